@@ -1,0 +1,322 @@
+"""Exact text in a file: where it stands, in which scope, and what comes nearest when it does not.
+
+Text is a file's bytes decoded as UTF-8 with surrogateescape, newlines untouched, so that every byte survives. Lines
+end at "\\n"; a "\\r" before it belongs to the line's ending, never to what an anchor is compared with.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import warnings
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
+
+Range = tuple[int, int]  # first and last line, counted from 1, both inside
+
+
+class State(StrEnum):
+    """What an edit finds in the tree; only the first two let its patch through."""
+
+    APPLICABLE = "applicable"
+    """Found as often as it should be, at the hinted line when a hint is given."""
+    MOVED = "moved"
+    """Found as often as it should be, at another line than the hint: fine, and said."""
+    APPLIED = "applied"
+    """The tree already has the result of the edit."""
+    UPSTREAMED = "upstreamed"
+    """The patch's retire-when is true: the engine does this by itself now."""
+    MISSING = "missing"
+    """Not found, or not often enough."""
+    AMBIGUOUS = "ambiguous"
+    """Found too often, or two contents claim the same place."""
+    OUTSIDE = "outside"
+    """The file is not in the base, or is nothing that a patch may touch."""
+
+    @property
+    def passes(self) -> bool:
+        """True when an edit in this state lets its patch through."""
+        return self in (State.APPLICABLE, State.MOVED)
+
+    @property
+    def rank(self) -> int:
+        """How bad the state is: the state of a patch is the worst of its edits."""
+        return list(State).index(self)
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Exact text, found exactly `count` times inside `within` (a qualified name) or the whole file.
+
+    Text without a newline is a part of one line. Text with newlines is a run of whole lines whose non-empty lines
+    may all carry one common additional indentation. `line` is where the first one was seen: a hint, not the address.
+    """
+
+    text: str
+    within: str | None = None
+    count: int = 1
+    line: int | None = None
+
+    @property
+    def is_block(self) -> bool:
+        """True when the anchor is a run of whole lines."""
+        return "\n" in self.text
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The anchor's lines without their endings."""
+        return tuple(self.text.removesuffix("\n").split("\n"))
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One place of an anchor: `source[start:end]`, its first line, and the indentation that edits there take on.
+
+    A block's end is after the ending of its last line; `indent` is the block's additional indentation, or the
+    leading whitespace of the line that holds a one-line anchor.
+    """
+
+    start: int
+    end: int
+    line: int
+    indent: str
+
+
+class ScopeError(Exception):
+    """A scope cannot be looked for: the file is not Python that parses. The message says where and why."""
+
+
+def occurrences(source: str, anchor: Anchor) -> tuple[Occurrence, ...]:
+    """Every place of `anchor` in `source`, in order, overlapping ones too; the scope is not looked at."""
+    places = _blocks(source, anchor.lines) if anchor.is_block else _substrings(source, anchor.text)
+    return tuple(places)
+
+
+def within(source: str, places: tuple[Occurrence, ...], name: str | None) -> tuple[Occurrence, ...]:
+    """Those of `places` that lie completely inside the scope `name` (all of them for None).
+
+    Raises ScopeError when the file does not parse; parses only when there is something to ask about.
+    """
+    if name is None or not places:
+        return places
+    ranges = scopes(source).get(scope_name(name), ())
+    return tuple(
+        place
+        for place in places
+        if any(first <= place.line and _last_line(source, place) <= last for first, last in ranges)
+    )
+
+
+def scope_name(name: str) -> str:
+    """A scope as people write it; `outer.<locals>.inner`, as Python prints it, means `outer.inner`."""
+    return name.replace(".<locals>.", ".")
+
+
+@lru_cache(maxsize=64)
+def scopes(source: str) -> Mapping[str, list[Range]]:
+    """The line ranges of every class and function by qualified name (`Backend.__init__`), decorators included.
+
+    A name that is defined twice has two ranges. Raises ScopeError when `source` is not Python that parses.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in the engine's files is not our news
+            module = ast.parse(source.encode("utf-8", "surrogateescape"))
+    except SyntaxError as fault:
+        raise ScopeError(f"line {fault.lineno or 1} does not parse: {fault.msg}") from fault
+    except (ValueError, RecursionError, MemoryError) as fault:
+        raise ScopeError(f"it does not parse: {fault or type(fault).__name__}") from fault
+    ranges: dict[str, list[Range]] = {}
+    _collect(module.body, "", ranges)
+    if "\r" in source.replace("\r\n", ""):  # Python ends a line at a lone "\r" too, and counts differently
+        _renumber(source, ranges)
+    return ranges
+
+
+def line_of(source: str, position: int) -> int:
+    """The number of the line that holds `position`, counted from 1."""
+    return source.count("\n", 0, position) + 1
+
+
+def line_text(source: str, line: int) -> str:
+    """The text of a line without its ending."""
+    start = 0
+    for _ in range(line - 1):
+        start = source.find("\n", start) + 1
+        if not start:
+            return ""
+    return source[start : line_end(source, start)].rstrip("\r\n")
+
+
+def line_start(source: str, position: int) -> int:
+    """Where the line that holds `position` begins."""
+    return source.rfind("\n", 0, position) + 1
+
+
+def line_end(source: str, position: int) -> int:
+    """Where the line that holds `position` ends, its "\\n" included."""
+    return source.find("\n", position) + 1 or len(source)
+
+
+def _substrings(source: str, text: str) -> Iterator[Occurrence]:
+    start, line, counted = source.find(text), 1, 0
+    while start >= 0:
+        line += source.count("\n", counted, start)
+        counted = start
+        yield Occurrence(start, start + len(text), line, _indent(source, line_start(source, start)))
+        start = source.find(text, start + 1)
+
+
+def _blocks(source: str, lines: tuple[str, ...]) -> Iterator[Occurrence]:
+    """Find the longest line first: that is one fast search, and its neighbours then decide."""
+    pivot = max(range(len(lines)), key=lambda index: len(lines[index]))
+    needle = lines[pivot]
+    at = source.find(needle)
+    while at >= 0:
+        begin, end = line_start(source, at), line_end(source, at)
+        indent = source[begin:at]
+        if source[at:end].rstrip("\r\n") == needle and not indent.strip(" \t"):
+            start = _back(source, begin, pivot)
+            stop = None if start is None else _matches(source, start, lines, indent)
+            if start is not None and stop is not None:
+                yield Occurrence(start, stop, line_of(source, start), indent)
+        at = source.find(needle, at + 1)
+
+
+def _back(source: str, start: int, lines: int) -> int | None:
+    for _ in range(lines):
+        if start == 0:
+            return None
+        start = line_start(source, start - 1)
+    return start
+
+
+def _matches(source: str, start: int, lines: tuple[str, ...], indent: str) -> int | None:
+    """Where the run of `lines` that begins at `start` ends, or None when it is not there."""
+    for index, line in enumerate(lines):
+        if index and source[start - 1] != "\n":
+            return None  # the file ended before the anchor did
+        end = line_end(source, start)
+        found = source[start:end].removesuffix("\n")
+        if line.endswith("\r") is False:
+            found = found.removesuffix("\r")
+        if found != (indent + line if line else line):
+            return None
+        start = end
+    return start
+
+
+def _indent(source: str, start: int) -> str:
+    end = start
+    while end < len(source) and source[end] in " \t":
+        end += 1
+    return source[start:end]
+
+
+def _last_line(source: str, place: Occurrence) -> int:
+    return place.line + source.count("\n", place.start, max(place.start, place.end - 1))
+
+
+def _collect(body: list[ast.stmt], prefix: str, ranges: dict[str, list[Range]]) -> None:
+    for statement in body:
+        inner = prefix
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = prefix + statement.name
+            first = min([statement.lineno, *(item.lineno for item in statement.decorator_list)])
+            ranges.setdefault(name, []).append((first, statement.end_lineno or statement.lineno))
+            inner = f"{name}."
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(below := getattr(statement, part, None), list):
+                _collect(below, inner, ranges)
+        for branch in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            _collect(branch.body, inner, ranges)
+
+
+def _renumber(source: str, ranges: dict[str, list[Range]]) -> None:
+    begins = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", source))]
+    ours = [0, *(match.end() for match in re.finditer(r"\n", source))]
+    for spans in ranges.values():
+        spans[:] = [
+            (bisect_right(ours, begins[first - 1]), bisect_right(ours, begins[last - 1])) for first, last in spans
+        ]
+
+
+@dataclass(frozen=True)
+class Near:
+    """The text that comes nearest to an anchor: its first line, its lines, how alike (0 to 1), and a diff."""
+
+    line: int
+    text: str
+    ratio: float
+    diff: tuple[str, ...]
+
+
+def nearest(source: str, anchor: Anchor) -> Near | None:
+    """The lines of `source` that are most like `anchor`; None when nothing is like it.
+
+    Looks inside the anchor's scope when there is one. Cheap counts of shared words choose a few windows of as many
+    lines; difflib then judges those.
+    """
+    wanted = [line.strip() for line in anchor.lines]
+    lines = [line.rstrip("\r") for line in source.split("\n")]
+    size = len(wanted)
+    scores = _word_scores(lines, wanted)
+    sums = [0.0, *accumulate(scores)]
+    allowed = _scope_ranges(source, anchor.within) or [(1, len(lines))]
+    starts = [
+        start
+        for first, last in allowed
+        for start in range(first - 1, max(first, last - size + 1))
+        if sums[min(start + size, len(lines))] > sums[start]
+    ]
+    starts.sort(key=lambda start: (-(sums[min(start + size, len(lines))] - sums[start]), start))
+    best: tuple[float, int] | None = None
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2("\n".join(wanted))
+    for start in starts[:40]:
+        matcher.set_seq1("\n".join(line.strip() for line in lines[start : start + size]))
+        if matcher.real_quick_ratio() <= (best[0] if best else 0.4) or matcher.quick_ratio() <= (best[0] if best else 0.4):
+            continue
+        ratio = matcher.ratio()
+        if ratio > (best[0] if best else 0.4):
+            best = (ratio, start)
+    if best is None:
+        return None
+    found = lines[best[1] : best[1] + size]
+    return Near(best[1] + 1, "\n".join(found), best[0], _small_diff(list(anchor.lines), found, best[1] + 1))
+
+
+def _scope_ranges(source: str, name: str | None) -> list[Range]:
+    try:
+        return list(scopes(source).get(scope_name(name), ())) if name else []
+    except ScopeError:
+        return []
+
+
+def _word_scores(lines: list[str], wanted: list[str]) -> list[float]:
+    """For each line the weight of the words it shares with the anchor; a rare word weighs more."""
+    words = set(re.findall(r"\w+", "\n".join(wanted))) or set("\n".join(wanted).split())
+    if not words:
+        return [0.0] * len(lines)
+    pattern = re.compile("|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)))
+    shared = [set(pattern.findall(line)) for line in lines]
+    seen = Counter(word for found in shared for word in found)
+    return [sum(1 / seen[word] for word in found) for found in shared]
+
+
+def _small_diff(anchor: list[str], found: list[str], line: int) -> tuple[str, ...]:
+    """What differs, in the anchor's own indentation where that is possible."""
+    extra = _indent(found[0], 0).removesuffix(_indent(anchor[0], 0)) if found and anchor else ""
+    shifted = [extra + text if text else text for text in anchor]
+    diff = difflib.unified_diff(shifted, found, "anchor", f"line {line}", lineterm="", n=2)
+    return tuple(_visible(text) for text in diff)
+
+
+def _visible(text: str) -> str:
+    return text.replace("\r", "\\r").encode("utf-8", "backslashreplace").decode()
