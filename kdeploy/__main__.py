@@ -1,0 +1,5 @@
+"""`python -m kdeploy`."""
+
+from kdeploy.cli import main
+
+main()

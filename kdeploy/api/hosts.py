@@ -1,0 +1,248 @@
+"""The verbs that look at a host or change it: plan, apply, rollback, status, history, logs, stop."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kdeploy import deploy, ledger, places, plan, profile, release
+from kdeploy.api import stages
+from kdeploy.api.stages import Note, Staged
+from kdeploy.deploy import Goal, Outcome
+from kdeploy.errors import KdeployError, UsageError
+from kdeploy.host import Event, Host
+from kdeploy.plan import Facts, Plan
+from kdeploy.profile import Profile
+from kdeploy.release import Front, Launch, Release
+from kdeploy.series import SeriesReport
+from kdeploy.stage import tree as staging
+from kdeploy.stage.prove import Proven
+from kdeploy.transport.local import LocalTransport
+from kdeploy.verdict import prompts as asking
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What apply would do: the release, and the steps on each host."""
+
+    staged: Staged
+    report: SeriesReport
+    release: Release
+    plans: Mapping[str, Plan]
+    diff: str | None
+
+
+def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = False) -> Planned:
+    """Everything apply does up to the first effect on a host; `offline` leaves the hosts out."""
+    staged = stages.stage(path, note, check_out=False)
+    declared = staged.declared
+    report = staging.check(declared.base, declared.sets, declared.profile.engine_version)
+    made = make_release(staged)
+    plans = {}
+    if not offline:
+        for host in hosts_of(staged.declared.profile):
+            plans[host.name] = plan.make(deploy.facts(host, made.tree), made)
+    return Planned(staged, report, made, plans, staging.diff(staged.stage) if diff else None)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What apply did."""
+
+    profile: Profile
+    release: Release
+    proven: tuple[Proven, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def apply(path: Path, note: Note) -> Applied:
+    """Take every host of a profile to what it declares: stage, prove, push, switch, gate, open, confirm.
+
+    Raises what the step that failed raises; a host whose switch had begun is back on its known-good release then.
+    """
+    staged = stages.stage(path, note, check_out=False)
+    read = staged.declared.profile
+    targets = tuple(hosts_of(read))
+    proven = stages.run_proofs(staged, note)
+    made = make_release(staged)
+    outcomes = []
+    for host in targets:
+        known = deploy.facts(host, made.tree)
+        steps = plan.make(known, made)
+        goal = _goal(read, made, staged)
+        with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
+            outcomes.append(deploy.carry_out(host, steps, known, goal, note))
+    return Applied(read, made, proven, tuple(outcomes))
+
+
+def rollback(path: Path | None, to: str | None, project: Path | None, note: Note) -> Applied:
+    """Take every host back to its last known-good release that is not the live one, or to `to`; gated like any other.
+
+    Without a profile it is the one that was last applied. Raises NoKnownGoodError when there is nothing to go back to.
+    """
+    read = profile.load(path or _last(project))
+    outcomes = []
+    for host in hosts_of(read):
+        known = deploy.facts(host, None)
+        target = deploy.release_on(host, deploy.choose_known_good(known, to, host))
+        known = deploy.facts(host, target.tree)
+        steps = deploy.rollback_plan(known, target)
+        with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
+            outcomes.append(deploy.carry_out(host, steps, known, _goal(read, target, None), note))
+    return Applied(read, target, (), tuple(outcomes))
+
+
+@dataclass(frozen=True)
+class Status:
+    """One service on one host."""
+
+    host: str
+    service: str
+    root: str
+    facts: Facts
+    release: Mapping[str, Any] | None
+    """The live release's document."""
+    advice: str | None
+    """What to do when something is not right."""
+
+
+def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
+    """What each host of a profile (the last applied one by default) serves, and whether something is to be done."""
+    read = profile.load(path or _last(project))
+    found = []
+    for host in hosts_of(read):
+        known = deploy.facts(host, None)
+        live = host.call("evidence", {"release": known.current})["release"] if known.current else None
+        found.append(Status(host.name, host.service, host.root, known, live, _advice(known, read)))
+    return tuple(found)
+
+
+def _advice(known: Facts, read: Profile) -> str | None:
+    again = f"kdeploy apply {read.path.name}"
+    last = known.transaction
+    if last is not None and last.open:
+        if last.running:
+            return f"a change is under way ({last.state}); it goes back by itself if nobody decides"
+        return f"a change was cut off at {last.state}; `{again}` heals the host first, then continues"
+    if last is not None and last.state == "NEEDS_OPERATOR":
+        return (
+            f"the way back failed: {last.reason}. See `kdeploy logs`, then `{again}` or `kdeploy rollback --to RELEASE`"
+        )
+    if known.current is None:
+        return f"nothing was deployed yet: `{again}`"
+    if not known.server.alive:
+        return f"the server does not run: `{again}` starts it, gated"
+    return None
+
+
+def history(path: Path | None, project: Path | None) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
+    """Every change of each host, newest first, as the host's own journal tells it."""
+    read = profile.load(path or _last(project))
+    return {host.name: tuple(host.call("history")["transactions"]) for host in hosts_of(read)}
+
+
+def logs(
+    path: Path | None, project: Path | None, unit: str, lines: int, follow: bool, tell: Callable[[str, Event], None]
+) -> None:
+    """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C."""
+    read = profile.load(path or _last(project))
+    targets = tuple(hosts_of(read))
+    if follow and len(targets) > 1:
+        raise UsageError("--follow works for one host at a time")
+    for host in targets:
+        request = {"unit": unit, "lines": lines, "follow": follow}
+        timeout = 7 * 86_400 if follow else 60
+
+        def pass_on(event: Event, name: str = host.name) -> None:
+            tell(name, event)
+
+        host.call("logs", request, on_event=pass_on, timeout_s=timeout)
+
+
+def stop(path: Path | None, project: Path | None, note: Note) -> tuple[str, ...]:
+    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again. Gives their names."""
+    read = profile.load(path or _last(project))
+    stopped = []
+    for host in hosts_of(read):
+        note(f"{host.name}: stopping {host.service}")
+        host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
+        ledger.add("stop", read.path, host.service, host.name, "", "stopped")
+        stopped.append(host.name)
+    return tuple(stopped)
+
+
+def make_release(staged: Staged) -> Release:
+    """The release a profile declares: its staged tree under its launch configuration."""
+    read, file = staged.declared.profile, staged.declared.profile.file
+    runtime = {"venv": file.runtime.venv} if file.runtime.venv else {"key": stages.runtime_id(read, file.runtime)}
+    launch = Launch(
+        runtime=runtime,
+        module=release.SERVER_MODULE,
+        args=release.server_args(read.args, file.serve.private_port),
+        env=dict(sorted(file.serve.env.items())),
+        port=file.serve.private_port,
+        front=Front(file.serve.front, file.serve.host, file.serve.port, file.serve.metrics_port),
+    )
+    return release.make(
+        service=file.service,
+        profile=read.name,
+        engine=file.engine,
+        patchsets=[(one.ref, one.digest) for one in staged.declared.sets],
+        tree=staged.stage.tree,
+        launch=launch,
+    )
+
+
+def hosts_of(read: Profile) -> Iterator[Host]:
+    """The hosts of a profile, as they are reached; raises UsageError for one that cannot be."""
+    for index, (name, entry) in enumerate(read.hosts.items()):
+        if not entry.local:
+            raise UsageError(
+                f"host '{name}' is reached by SSH, which this version of kdeploy cannot do yet",
+                where=read.where("hosts", index),
+                hint="verify-anchors, plan --offline, stage and prove work for this profile",
+            )
+        yield Host(LocalTransport(name), entry.root or str(places.host_root()), read.file.service)
+
+
+def _goal(read: Profile, made: Release, staged: Staged | None) -> Goal:
+    gate, runtime = read.file.gate, read.file.runtime
+    return Goal(
+        release=made,
+        stage=staged.stage if staged else None,
+        lock=stages.lock_text(read, runtime),
+        python=runtime.python,
+        with_deps=tuple(runtime.with_deps),
+        gate=gate,
+        prompts=asking.load_prompts(read.beside(gate.prompts, "gate", "prompts"))
+        if gate.prompts
+        else asking.default_prompts(),
+    )
+
+
+def _last(project: Path | None) -> Path:
+    home = project or profile.find_project(Path.cwd())
+    found = ledger.last_profile(home)
+    if found is None:
+        raise UsageError("nothing was applied from this project yet", hint="name a profile: profiles/….yaml")
+    return found
+
+
+class _recorded:
+    """Writes to the ledger how a change ended, whatever way it does."""
+
+    def __init__(self, verb: str, read: Profile, host: Host, release_id: str, *, changes: bool) -> None:
+        self._line = (verb, read.path, host.service, host.name, release_id)
+        self._changes = changes
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: object) -> None:
+        if self._changes:
+            outcome = "ok" if fault is None else f"{kind.__name__ if kind else ''}: {fault}"
+            ledger.add(*self._line, outcome if isinstance(fault, KdeployError | None) else f"fault: {fault!r}")

@@ -1,0 +1,264 @@
+"""Takes one host along a plan. What must not be half-done is a transaction on the host; here we only ask and watch."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kdeploy import plan as planning
+from kdeploy.errors import (
+    GateError,
+    InterruptedByUser,
+    NoKnownGoodError,
+    PreflightError,
+    RemoteError,
+    RollbackFailedError,
+)
+from kdeploy.host import Event, Host
+from kdeploy.plan import Facts, Plan
+from kdeploy.profile import Gate
+from kdeploy.release import Release, flags
+from kdeploy.stage import tree as staging
+from kdeploy.stage.tree import Stage
+from kdeploy.verdict import judge as judging
+from kdeploy.verdict import prompts as asking
+from kdeploy.verdict.judge import Verdict
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a host is taken to, and how it is judged there."""
+
+    release: Release
+    stage: Stage | None
+    """None for a release that is on the host already (a rollback)."""
+    lock: str | None
+    """Text of the runtime's lock file, when the host makes its own."""
+    python: str
+    with_deps: tuple[str, ...]
+    gate: Gate
+    prompts: tuple[asking.Prompt, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended: with the release live and known-good. Everything else is an exception."""
+
+    host: str
+    release: str
+    changed: bool
+    seconds: float
+    reason: str
+    verdict: Verdict | None = None
+
+
+def facts(host: Host, tree: str | None) -> Facts:
+    """What the host says of itself; `tree` has every file's sha256 compared."""
+    return Facts.read(host.call("facts", {"rehash": tree}, timeout_s=120))
+
+
+def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> Outcome:
+    """Take `host` along `plan`; gives the outcome once the release is known-good.
+
+    Raises PreflightError or RemoteError before anything was stopped, GateError when the host went back,
+    RollbackFailedError when it could not, InterruptedByUser after Ctrl-C.
+    """
+    started = time.monotonic()
+    if not plan.steps:
+        return Outcome(host.name, goal.release.id, False, 0.0, plan.reason)
+    if known.transaction is not None and known.transaction.open and not known.transaction.running:
+        note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
+        host.call("recover", on_event=_teller(host, note), timeout_s=goal.gate.start_s + 120)
+    kinds = plan.kinds
+    if "push" in kinds:
+        _push(host, known, goal, note)
+    if "runtime" in kinds:
+        make_runtime(host, goal.release.launch.runtime["key"], goal.python, goal.lock or "", goal.with_deps, note)
+    note(f"{host.name}: precheck")
+    _precheck(host, goal)
+    verdict = _transact(host, goal, "apply" if goal.stage else "rollback", note)
+    return Outcome(
+        host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict
+    )
+
+
+def make_runtime(host: Host, key: str, python: str, lock: str, with_deps: tuple[str, ...], note: Note) -> Path:
+    """Make (or find) the virtual environment `key` on the host; gives the path of its Python."""
+    request = {"key": key, "python": python, "lock": lock, "with_deps": list(with_deps)}
+    result = host.call("runtime", request, on_event=_teller(host, note), timeout_s=3600)
+    return Path(result["python"])
+
+
+def _push(host: Host, known: Facts, goal: Goal, note: Note) -> None:
+    if goal.stage is None:
+        raise RemoteError(
+            f"{host.name}: the tree of {goal.release.id} is damaged there: {known.rehash_detail}",
+            hint="apply its profile again: that pushes the tree anew",
+        )
+    # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
+    bundle = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits)
+    note(f"{host.name}: push {len(bundle) / 1e3:,.1f} kB, every file compared there")
+    release = goal.release
+    request = {"tree": release.tree, "commit": release.commit, "manifest": release.manifest}
+    host.call("receive", request, payload=bundle, timeout_s=900)
+
+
+def _precheck(host: Host, goal: Goal) -> None:
+    result = host.call("precheck", {"release": goal.release.as_document()}, timeout_s=300)
+    wrong = [finding for finding in result["findings"] if not finding["ok"]]
+    if wrong:
+        first = wrong[0]
+        raise PreflightError(
+            f"{host.name}: {first['check']}: {first['detail']}",
+            hint=first.get("hint") or None,
+            details=(
+                *(f"{other['check']}: {other['detail']}" for other in wrong[1:]),
+                "nothing was stopped: what served before serves on",
+            ),
+        )
+
+
+def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
+    gate, release = goal.gate, goal.release
+    arguments = flags(release.launch.args)
+    model = str(arguments.get("served-model-name") or arguments["model-path"])
+    bounds = asking.Bounds(quick=not gate.full, together=(2, gate.company), request_s=gate.request_s)
+    txn = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
+    request = {
+        "txn": txn,
+        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "goal": kind,
+        "release": release.as_document(),
+        "probes": asking.probes(goal.prompts, bounds, model),
+        "start_s": gate.start_s,
+        "probe_s": gate.probe_s,
+        "decide_s": gate.decide_s,
+        "soak_s": gate.soak_s,
+    }
+    patience = gate.start_s * 2 + gate.probe_s + gate.decide_s + gate.soak_s + 300
+    teller = _teller(host, note)
+    try:
+        result = host.call("begin", request, on_event=teller, timeout_s=patience)
+        if result["state"] != "PROBED":
+            raise _ended(host, goal, result, None)
+        expectation = judging.Expectation(
+            version=release.version,
+            tree=release.tree,
+            args={key: value for key, value in arguments.items() if key not in ("host", "port")},
+            prompts=goal.prompts,
+            bounds=bounds,
+            agreement=gate.agreement,
+            min_accept_length=gate.min_accept_length,
+        )
+        verdict = judging.judge(result["transcript"], expectation)
+        note(f"{host.name}: {sum(check.ok for check in verdict.checks)} of {len(verdict.checks)} checks passed")
+        decision = {
+            "txn": txn,
+            "accept": verdict.accepted,
+            "reasons": list(verdict.reasons),
+            "evidence": verdict.as_json(),
+        }
+        result = host.call("decide", decision, on_event=teller, timeout_s=patience)
+    except KeyboardInterrupt:
+        raise _interrupted(host, txn, patience, note) from None
+    if result["state"] != "CONFIRMED":
+        raise _ended(host, goal, result, verdict)
+    return verdict
+
+
+def _interrupted(host: Host, txn: str, patience: float, note: Note) -> InterruptedByUser:
+    note(f"{host.name}: interrupted; the host goes back (Ctrl-C again to leave it to that alone)")
+    refusal: dict[str, Any] = {"txn": txn, "accept": False, "reasons": ["interrupted by the operator"], "evidence": {}}
+    try:
+        state = host.call("decide", refusal, on_event=_teller(host, note), timeout_s=patience)["state"]
+        return InterruptedByUser(f"{host.name}: interrupted; the host ended {state}", hint="`kdeploy status` shows it")
+    except (KeyboardInterrupt, RemoteError, NoKnownGoodError):
+        return InterruptedByUser(
+            f"{host.name}: interrupted; the host goes back to known-good by itself",
+            hint="`kdeploy status` shows when it has; the same command run again continues",
+        )
+
+
+def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | None) -> Exception:
+    release, state, reason = goal.release.id, result.get("state"), str(result.get("reason") or "no reason given")
+    details = (
+        tuple(f"{check.name}: {line}" for check in verdict.checks if not check.ok for line in check.evidence[:4])
+        if verdict
+        else ()
+    )
+    if state == "ROLLED_BACK":
+        now = result.get("serving")
+        after = f"{now} serves again" if now else "nothing was serving before, the public port stays closed"
+        return GateError(
+            f"{host.name}: {release} was rejected; {after}. Reason: {reason}",
+            hint=f"evidence: {host.root}/{host.service}/releases/{release}/evidence",
+            details=details,
+        )
+    if state == "NEEDS_OPERATOR":
+        return RollbackFailedError(
+            f"{host.name}: {release} was rejected and the way back failed: {reason}",
+            hint=f"`kdeploy logs` shows why on {host.name}; `kdeploy rollback --to RELEASE` tries another known-good",
+            details=details,
+        )
+    return RemoteError(f"{host.name}: the change of {release} ended {state}: {reason}", details=details)
+
+
+def _teller(host: Host, note: Note) -> Callable[[Event], None]:
+    def tell(event: Event) -> None:
+        kind = event.get("event")
+        if kind == "state":
+            text = f"{event.get('state')} {event.get('note') or ''}".rstrip()
+            if event.get("phase") != "intent":
+                note(f"{host.name}: {text}")
+        elif kind in ("line", "note"):
+            note(f"{host.name}: {event.get('text')}")
+
+    return tell
+
+
+def choose_known_good(known: Facts, to: str | None, host: Host) -> str:
+    """The release a rollback goes to: the newest known-good that is not live, or the one `to` names (a prefix will do).
+
+    Raises NoKnownGoodError when there is none.
+    """
+    others = [release for release in known.known_goods if release != known.current]
+    if to is None:
+        if not others:
+            raise NoKnownGoodError(
+                f"{host.name}: there is no known-good release of {host.service} but the live one",
+                hint="`kdeploy history` shows what was tried",
+            )
+        return others[0]
+    fitting = [release for release in known.known_goods if release.startswith(to)]
+    if len(fitting) != 1:
+        what = "more than one known-good release starts" if fitting else "no known-good release starts"
+        raise NoKnownGoodError(
+            f"{host.name}: {what} with '{to}'",
+            hint=f"known-good here: {', '.join(known.known_goods) or 'none'}",
+        )
+    return fitting[0]
+
+
+def release_on(host: Host, release_id: str) -> Release:
+    """The release `release_id` as the host has it."""
+    from kdeploy.release import read
+
+    result = host.call("evidence", {"release": release_id})
+    try:
+        return read(result["release"])
+    except (KeyError, TypeError) as fault:
+        raise RemoteError(f"{host.name}: {release_id} has no readable release.json there: {fault}") from fault
+
+
+def rollback_plan(known: Facts, release: Release) -> Plan:
+    """The plan back to `release`: the same steps as forward, without a push."""
+    made = planning.make(known, release)
+    return Plan(made.release, tuple(step for step in made.steps if step.kind != "push"), made.reason)

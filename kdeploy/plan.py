@@ -1,0 +1,167 @@
+"""Facts of a host and a release give the steps to take. Pure: `kdeploy plan` stops here, `kdeploy apply` goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kdeploy.errors import RemoteError
+from kdeploy.release import Release
+
+Kind = Literal["push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A supervised process of the service: the server, or the front."""
+
+    alive: bool
+    pid: int | None
+    since: float | None
+    release: str | None
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """The last change of a host."""
+
+    txn: str
+    state: str
+    goal: str
+    release: str
+    previous: str | None
+    reason: str
+    running: bool
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not come to an end."""
+        return self.state not in ("CONFIRMED", "ROLLED_BACK", "NEEDS_OPERATOR")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a host says of itself and of the service."""
+
+    hostname: str
+    python: str
+    root: str
+    disk_bytes: int
+    runtimes: tuple[str, ...]
+    current: str | None
+    known_good: str | None
+    known_goods: tuple[str, ...]
+    releases: tuple[str, ...]
+    trees: tuple[str, ...]
+    commits: tuple[str, ...]
+    transaction: Transaction | None
+    lock: Mapping[str, Any] | None
+    server: Unit
+    front: Unit
+    rehash_ok: bool | None
+    """Whether every file of the tree asked about has its sha256; None when it is not there or was not asked."""
+    rehash_detail: str
+
+    @staticmethod
+    def read(result: Mapping[str, Any]) -> Facts:
+        """Facts from the agent's answer; raises RemoteError when it lacks something."""
+        try:
+            service = result["service"]
+            last = service["transaction"]
+            rehash = service.get("rehash") or {}
+            units = service["units"]
+            return Facts(
+                hostname=result["hostname"],
+                python=result["python"],
+                root=result["root"],
+                disk_bytes=result["disk"]["bytes"],
+                runtimes=tuple(result["runtimes"]),
+                current=service["current"],
+                known_good=service["known_good"],
+                known_goods=tuple(service["known_goods"]),
+                releases=tuple(service["releases"]),
+                trees=tuple(service["trees"]),
+                commits=tuple(service["commits"]),
+                transaction=Transaction(**{key: last[key] for key in Transaction.__dataclass_fields__})
+                if last
+                else None,
+                lock=service["lock"],
+                server=_unit(units["server"]),
+                front=_unit(units["front"]),
+                rehash_ok=rehash.get("ok"),
+                rehash_detail=rehash.get("detail") or "",
+            )
+        except (KeyError, TypeError, AttributeError) as fault:
+            raise RemoteError(f"the agent's facts lack {fault}") from fault
+
+
+def _unit(values: Mapping[str, Any]) -> Unit:
+    return Unit(bool(values["alive"]), values.get("pid"), values.get("since"), values.get("release"))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do, in words a person reads before it is done."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps that take a host to a release; none when it is there already."""
+
+    release: str
+    steps: tuple[Step, ...]
+    reason: str
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its steps, in order."""
+        return tuple(step.kind for step in self.steps)
+
+
+def make(facts: Facts, release: Release) -> Plan:
+    """The plan that takes the host of `facts` to `release`."""
+    wrong = _not_right(facts, release)
+    if wrong is None:
+        return Plan(release.id, (), f"{release.id} is live, known-good, and every file is what was declared")
+    front = release.launch.front
+    tree, live = release.tree[:12], facts.current
+    steps = []
+    if release.tree not in facts.trees or facts.rehash_ok is False:
+        steps.append(Step("push", f"push tree {tree} and compare every file's sha256 with the manifest"))
+    if (key := release.launch.runtime.get("key")) and key not in facts.runtimes:
+        steps.append(Step("runtime", f"make the virtual environment {key} from its lock"))
+    steps.append(Step("precheck", "import the tree, parse the launch arguments with its parser, check model and ports"))
+    if live and facts.server.alive:
+        stop = f"stop {live}" if live != release.id else f"restart {live}"
+    else:
+        stop = "nothing serves"
+    steps += [
+        Step("switch", f"{stop}; start {release.id} on 127.0.0.1:{release.launch.port}, the public port closed"),
+        Step("gate", "ask it, judge its answers"),
+        Step("open", f"open {front.host}:{front.port if front.kind == 'router' else release.launch.port} and watch it"),
+        Step("confirm", "mark it known-good"),
+    ]
+    return Plan(release.id, tuple(steps), wrong)
+
+
+def _not_right(facts: Facts, release: Release) -> str | None:
+    """Why the host does not serve `release` as declared; None when it does."""
+    if facts.transaction is not None and facts.transaction.open:
+        return f"a change was not finished (transaction {facts.transaction.txn}, {facts.transaction.state})"
+    if facts.current is None:
+        return "nothing was deployed here yet"
+    if facts.current != release.id:
+        return f"{facts.current} is live"
+    if facts.known_good != release.id:
+        return f"{release.id} is live but was never confirmed"
+    if not facts.server.alive:
+        return f"the server of {release.id} does not run"
+    if release.launch.front.kind != "none" and not facts.front.alive:
+        return f"the front of {release.id} does not run"
+    if facts.rehash_ok is not True:
+        return f"the tree of {release.id} is not what was declared: {facts.rehash_detail or 'it is gone'}"
+    return None

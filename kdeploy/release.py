@@ -1,0 +1,143 @@
+"""A release: a staged tree and a launch configuration, and the id derived from both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SERVER_MODULE = "sglang.launch_server"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A staged tree: `tree` is the git tree id of base + patches; the stamp (version, manifest) is derived from it."""
+
+    tree: str
+    commit: str
+    """The stamped commit, which travels to hosts."""
+    manifest: str
+    """sha256 of the tree's `manifest.sha256`, which names every other file's."""
+    version: str
+    """What `sglang.__version__` says: `0.5.11+kd.<first 12 of tree>`."""
+
+
+def stamped_version(engine_version: str, tree: str) -> str:
+    """The version a tree calls itself: PEP 440 local version, so that the server itself says what it runs."""
+    return f"{engine_version}+kd.{tree[:12]}"
+
+
+@dataclass(frozen=True)
+class Front:
+    """What owns the public port: `router` (SGLang's own) or `none` (clients use the server's port)."""
+
+    kind: str
+    host: str
+    port: int
+    metrics_port: int | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a tree is served. `runtime` is `{"venv": PATH}` or `{"key": KEY}` of one made from a lock."""
+
+    runtime: Mapping[str, str]
+    module: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    port: int
+    front: Front
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a host is asked to serve; everything here is part of the id but names for people."""
+
+    id: str
+    service: str
+    profile: str
+    engine: str
+    patchsets: tuple[Mapping[str, str], ...]
+    tree: str
+    commit: str
+    manifest: str
+    version: str
+    launch: Launch
+
+    def as_document(self) -> dict[str, Any]:
+        """The release as JSON values: what the agent stores as release.json."""
+        document = json.loads(json.dumps(asdict(self)))
+        assert isinstance(document, dict)
+        return document
+
+
+def make(
+    *, service: str, profile: str, engine: str, patchsets: Sequence[tuple[str, str]], tree: Tree, launch: Launch
+) -> Release:
+    """The release of `tree` under `launch`; `patchsets` are (ref, digest).
+
+    The id is 12 hex digits of sha256 over tree, manifest and launch: the same declaration gives the same id on every
+    machine, and any change to code or flags gives another.
+    """
+    identity = json.dumps({"manifest": tree.manifest, "tree": tree.tree, "launch": asdict(launch)}, sort_keys=True)
+    return Release(
+        id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        service=service,
+        profile=profile,
+        engine=engine,
+        patchsets=tuple({"ref": ref, "digest": digest} for ref, digest in patchsets),
+        tree=tree.tree,
+        commit=tree.commit,
+        manifest=tree.manifest,
+        version=tree.version,
+        launch=launch,
+    )
+
+
+def server_args(
+    args: Mapping[str, str | int | float | bool | list[str | int | float] | None], port: int
+) -> tuple[str, ...]:
+    """SGLang's command line from a profile's `serve.args`, bound to loopback at `port`.
+
+    `True` is a bare flag, `False` and `None` leave the flag out, a list gives several values.
+    """
+    argv: list[str] = []
+    for key, value in args.items():
+        if value is None or value is False:
+            continue
+        argv.append(f"--{key}")
+        if value is True:
+            continue
+        argv.extend(str(item) for item in (value if isinstance(value, list) else [value]))
+    return (*argv, "--host", "127.0.0.1", "--port", str(port))
+
+
+def flags(argv: Sequence[str]) -> dict[str, str | bool | list[str]]:
+    """What `server_args` was made from, read back from a release's command line: flag (without dashes) to value."""
+    found: dict[str, list[str]] = {}
+    for word in argv:
+        if word.startswith("--"):
+            found[word.removeprefix("--")] = []
+        elif found:
+            found[next(reversed(found))].append(word)
+    return {key: True if not values else values[0] if len(values) == 1 else values for key, values in found.items()}
+
+
+def read(document: Mapping[str, Any]) -> Release:
+    """A release from its JSON values, the inverse of `as_document`; raises KeyError or TypeError for anything else."""
+    launch = document["launch"]
+    return Release(
+        **{
+            **document,
+            "patchsets": tuple(document["patchsets"]),
+            "launch": Launch(**{**launch, "args": tuple(launch["args"]), "front": Front(**launch["front"])}),
+        }
+    )
+
+
+def runtime_key(lock: str, python: str, with_deps: Sequence[str]) -> str:
+    """Key of a virtual environment: 12 hex digits over everything that decides what is in it."""
+    parts = json.dumps([lock, python, list(with_deps)])
+    return hashlib.sha256(parts.encode()).hexdigest()[:12]

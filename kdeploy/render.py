@@ -1,0 +1,107 @@
+"""What people see: tables on a terminal, plain lines in a pipe, one JSON envelope with --json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from kdeploy.errors import ExitCode, KdeployError
+
+ENVELOPE = 1
+"""Version of the JSON envelope: `{"kdeploy": 1, "verb", "exit", "result" | "error"}`."""
+
+
+class Progress:
+    """Notes on long work, on stderr, each with the seconds since the start; silent with --json or --quiet."""
+
+    def __init__(self, quiet: bool, stream: IO[str] | None = None) -> None:
+        self._started = time.monotonic()
+        self._quiet = quiet
+        self._stream = stream or sys.stderr
+
+    def __call__(self, text: str) -> None:
+        """Write one note."""
+        if not self._quiet:
+            print(f"{time.monotonic() - self._started:7.1f}s  {clean(text)}", file=self._stream, flush=True)
+
+
+def clean(text: str) -> str:
+    """Text from elsewhere made safe for a terminal: control characters (escape sequences) are shown, not obeyed."""
+    return "".join(char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}" for char in text)
+
+
+def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), stream: IO[str] | None = None) -> None:
+    """Rows in columns: with a head and wrapped on a terminal, plain and tab-separated in a pipe."""
+    out = stream or sys.stdout
+    texts = [[clean(str(cell)) for cell in row] for row in rows]
+    if not out.isatty():
+        for row in texts:
+            print("\t".join(row), file=out)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    made = Table(*head, box=None, pad_edge=False, show_header=bool(head), header_style="bold")
+    for row in texts:
+        made.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console(file=out, highlight=False).print(made)
+
+
+def lines(texts: Iterable[str], stream: IO[str] | None = None) -> None:
+    """Plain lines on stdout."""
+    for text in texts:
+        print(clean(text), file=stream or sys.stdout)
+
+
+def envelope(verb: str, result: object = None, error: BaseException | None = None) -> str:
+    """One JSON document for a whole command. `result` may hold dataclasses, mappings, sequences and paths."""
+    code = ExitCode.OK if error is None else error.code if isinstance(error, KdeployError) else ExitCode.FAULT
+    document: dict[str, Any] = {"kdeploy": ENVELOPE, "verb": verb, "exit": int(code)}
+    if error is None:
+        document["result"] = plain(result)
+    else:
+        document["error"] = {
+            "kind": code.name.lower().replace("_", "-"),
+            "message": error.message if isinstance(error, KdeployError) else str(error),
+            "where": plain(error.where) if isinstance(error, KdeployError) else None,
+            "hint": error.hint if isinstance(error, KdeployError) else None,
+            "details": list(error.details) if isinstance(error, KdeployError) else [],
+        }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def plain(value: object) -> Any:
+    """A value as JSON has it."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return str(value)
+
+
+def error(fault: KdeployError) -> None:
+    """An error for people, on stderr: where, what, the evidence, and what to do."""
+    place = f"{fault.where}: " if fault.where else ""
+    print(f"{place}error: {clean(fault.message)}", file=sys.stderr)
+    for detail in fault.details:
+        print(f"    {clean(detail)}", file=sys.stderr)
+    if fault.hint:
+        print(f"  hint: {clean(fault.hint)}", file=sys.stderr)
+
+
+def when(at: float | None) -> str:
+    """Seconds since the epoch as local time, to the second; `-` when unknown."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"

@@ -1,0 +1,1 @@
+"""Staging: the base from PyPI, the patched tree in git, the proofs. All in a cache that may be deleted."""

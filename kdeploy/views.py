@@ -1,0 +1,129 @@
+"""Each verb's result as people see it, and as the JSON envelope carries it where that is not the result itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kdeploy import render
+from kdeploy.api.hosts import Applied, Planned, Status
+from kdeploy.api.stages import Verified
+from kdeploy.plan import Unit
+from kdeploy.render import when
+from kdeploy.stage.prove import Proven
+
+
+def anchors(verified: Sequence[Verified]) -> list[dict[str, object]]:
+    """The anchors of `verify-anchors` as JSON: states and places, without the files' bytes."""
+    return [
+        {"engine": one.engine, "patchsets": one.refs, "ok": one.report.ok, "anchors": one.report.anchors}
+        for one in verified
+    ]
+
+
+def show_anchors(verified: Sequence[Verified]) -> None:
+    """One line an anchor, `path:line: text` as grep -n has it, then its state and whose it is."""
+    for one in verified:
+        rows = []
+        for anchor in one.report.anchors:
+            place = f"{anchor.file}:{anchor.line}:" if anchor.line else f"{anchor.file}:"
+            hinted = f" (hint {anchor.hint})" if anchor.state == "moved" else ""
+            rows.append((f"{place} {anchor.text.strip()}", f"{anchor.state}{hinted}", f"{anchor.ref} {anchor.patch}"))
+        render.table(rows, head=(f"{' + '.join(one.refs)} on {one.engine}", "state", "patch"))
+
+
+def show_plan(planned: Planned) -> None:
+    """The release, its patches with files and line counts, and the steps on each host."""
+    release = planned.release
+    front = release.launch.front
+    render.lines(
+        [
+            f"release {release.id}  {release.service}  {release.version}",
+            f"engine  {release.engine}",
+            f"serves  {front.host}:{front.port if front.kind == 'router' else release.launch.port}",
+        ]
+    )
+    for one in planned.report.patches:
+        for change in one.changes:
+            render.lines([f"patch   {one.ref} {one.name}  {change.path} +{change.added} -{change.removed}"])
+    for host, steps in planned.plans.items():
+        if not steps.steps:
+            render.lines([f"{host}: nothing to do: {steps.reason}"])
+            continue
+        render.lines([f"{host}: {steps.reason}"])
+        render.lines(f"  {number}. {step.kind:9} {step.text}" for number, step in enumerate(steps.steps, 1))
+    if planned.diff is not None:
+        render.lines(["", planned.diff])
+
+
+def show_proofs(proven: Sequence[Proven]) -> None:
+    """What each proof said on the pristine tree and on the patched one."""
+    for one in proven:
+        again = " (known from an earlier run)" if one.cached else ""
+        render.lines(
+            [
+                f"{one.patchset} {one.proof}{again}",
+                f"  pristine, must fail: {one.red.seconds:5.1f} s  {one.red.says}",
+                f"  patched, must pass:  {one.green.seconds:5.1f} s  {one.green.says}",
+            ]
+        )
+    if not proven:
+        render.lines(["its patch sets have no proofs"])
+
+
+def show_applied(applied: Applied) -> None:
+    """What is live now, host by host."""
+    for outcome in applied.outcomes:
+        if not outcome.changed:
+            render.lines([f"{outcome.host}: nothing to do: {outcome.reason}"])
+            continue
+        front = applied.release.launch.front
+        port = front.port if front.kind == "router" else applied.release.launch.port
+        checks = len(outcome.verdict.checks) if outcome.verdict else 0
+        render.lines(
+            [
+                f"{outcome.host}: {outcome.release} is live and known-good after {outcome.seconds:.1f} s",
+                f"  version   {applied.release.version}",
+                f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
+                f"  gate      {checks} checks passed",
+                f"  clients   http://{front.host}:{port}/v1",
+            ]
+        )
+
+
+def show_status(found: Sequence[Status]) -> None:
+    """One block a host: what is live, since when, and what to do."""
+    for one in found:
+        known = one.facts
+        live = one.release or {}
+        good = "known-good" if known.current and known.current == known.known_good else "not confirmed"
+        render.lines([f"{one.host}  {one.service}  {one.root}/{one.service}"])
+        if known.current:
+            render.lines(
+                [
+                    f"  live       {known.current} ({good})  {live.get('version', '?')}",
+                    f"  patches    {', '.join(each['ref'] for each in live.get('patchsets', ())) or 'none'}",
+                ]
+            )
+        render.lines([f"  server     {_unit(known.server)}", f"  front      {_unit(known.front)}"])
+        back = [release for release in known.known_goods if release != known.current]
+        render.lines([f"  way back   {', '.join(back) or 'none yet'}"])
+        if known.transaction and known.transaction.state != "CONFIRMED":
+            render.lines([f"  last       {known.transaction.state}: {known.transaction.reason}"])
+        if one.advice:
+            render.lines([f"  to do      {one.advice}"])
+
+
+def _unit(unit: Unit) -> str:
+    return f"pid {unit.pid} since {when(unit.since)}" if unit.alive else "not running"
+
+
+def show_history(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """One line a change, newest first."""
+    for host, changes in found.items():
+        rows = [
+            (host, when(one.get("started")), one.get("goal"), one.get("release"), one.get("state"), one.get("by"),
+             one.get("reason") or "")
+            for one in changes
+        ]  # fmt: skip
+        render.table(rows, head=("host", "when", "goal", "release", "ended", "by", "reason"))
