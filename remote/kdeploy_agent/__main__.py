@@ -1,0 +1,76 @@
+"""The agent's door: `VERB` with one JSON request on stdin, JSON lines out, one place where errors end.
+
+Two more commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
+`guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
+
+from kdeploy_agent import facts, operate, precheck, runner, runtimes, store, supervisor
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError, Call, default_root, read_request, say
+
+VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
+    "facts": facts.facts,
+    "receive": store.receive,
+    "runtime": runtimes.runtime,
+    "precheck": precheck.precheck,
+    "begin": operate.begin,
+    "decide": operate.decide,
+    "recover": operate.recover,
+    "history": facts.history,
+    "logs": operate.logs,
+    "evidence": facts.evidence,
+    "stop": operate.stop,
+}
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one verb; gives the exit status (0 with a result, 1 with an error)."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if len(words) == 4 and words[0] == "supervise":
+        return supervisor.supervise(Layout(Path(words[1]), words[2]), words[3])
+    if len(words) == 5 and words[0] == "guard":
+        return runner.guard(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
+    try:
+        if len(words) != 1 or words[0] not in VERBS:
+            raise AgentError("usage", f"unknown verb {' '.join(words)!r}", f"verbs: {', '.join(sorted(VERBS))}")
+        say({"result": VERBS[words[0]](_call())})
+        return 0
+    except BrokenPipeError:  # the operator hung up; what was begun goes on without
+        sys.stderr.close()
+        return 1
+    except Exception as fault:
+        say({"error": _explain(fault)})
+        return 1
+
+
+def _call() -> Call:
+    request = read_request(sys.stdin.buffer.readline())
+    root = Path(request.get("root") or default_root()).expanduser()
+    try:
+        layout = Layout(root, str(request.get("service") or ""))
+    except ValueError as fault:
+        raise AgentError("usage", str(fault)) from fault
+    return Call(layout, request, sys.stdin.buffer)
+
+
+def _explain(fault: Exception) -> Dict[str, str]:
+    if isinstance(fault, AgentError):
+        return {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
+    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        return {"kind": "preflight", "message": f"the disk is full: {fault}", "hint": "make room and try again"}
+    if isinstance(fault, PermissionError):
+        return {"kind": "preflight", "message": str(fault), "hint": "run as the owner of the root, or set another root"}
+    where = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
+    return {"kind": "fault", "message": f"{type(fault).__name__}: {fault}", "hint": where}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

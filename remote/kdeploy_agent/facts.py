@@ -1,0 +1,115 @@
+"""What a host says about itself and one service. Reads only."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kdeploy_agent import files, locking, store
+from kdeploy_agent.journal import Journal, Transaction
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError, Call
+from kdeploy_agent.units import Units
+
+
+def facts(call: Call) -> Dict[str, Any]:
+    """Verb: the host, its disk and runtimes, and the state of the service. `rehash` (a tree) checks its files too."""
+    layout = call.layout
+    space = files.free_space(layout.root)
+    return {
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "now": round(time.time(), 3),
+        "git": _git_version(),
+        "systemd": Path("/run/systemd/system").is_dir(),
+        "root": str(layout.root),
+        "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
+        "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
+        "service": _service(layout, call.request.get("rehash")),
+    }
+
+
+def history(call: Call) -> Dict[str, Any]:
+    """Verb: every transaction the journal knows, the newest first."""
+    folded = list(Journal(call.layout.journal).transactions().values())
+    return {"transactions": [dataclasses.asdict(one) for one in reversed(folded)]}
+
+
+def evidence(call: Call) -> Dict[str, Any]:
+    """Verb: a release's document with what the gate saw of it and said about it."""
+    release = call.text("release")
+    folder = call.layout.evidence(release)
+    document = files.read_json(call.layout.release(release) / "release.json")
+    if document is None:
+        raise AgentError("usage", f"there is no release {release} on this host")
+    return {
+        "release": document,
+        "transcript": files.read_json(folder / "transcript.json"),
+        "verdict": files.read_json(folder / "verdict.json"),
+    }
+
+
+def good_releases(layout: Layout) -> List[str]:
+    """Every release that was once confirmed and whose document and tree are still here, the newest first."""
+    return [release for release in Journal(layout.journal).confirmed() if present(layout, release)]
+
+
+def present(layout: Layout, release: str) -> bool:
+    """Whether a release could be started: its document and its tree are here."""
+    document = files.read_json(layout.release(release) / "release.json")
+    return document is not None and layout.tree(document["tree"]).is_dir()
+
+
+def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
+    units = Units(layout)
+    held = locking.holder(layout.lock)
+    last = Journal(layout.journal).last()
+    return {
+        "current": layout.live(),
+        "known_good": layout.good(),
+        "known_goods": good_releases(layout),
+        "releases": _names(layout.releases),
+        "trees": [name for name in _names(layout.trees) if "." not in name],
+        "commits": store.commits(layout),
+        "transaction": _last(last, held) if last else None,
+        "lock": held,
+        "units": {name: dataclasses.asdict(units.status(name)) for name in ("server", "front")},
+        "rehash": _rehash(layout, rehash) if rehash else None,
+    }
+
+
+def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    shown = {key: getattr(last, key) for key in ("txn", "state", "goal", "release", "previous", "reason")}
+    return {**shown, "running": bool(held and held["txn"] == last.txn and not last.finished)}
+
+
+def _rehash(layout: Layout, tree: str) -> Dict[str, Any]:
+    manifests = {
+        document["manifest"]
+        for document in (files.read_json(path) for path in layout.releases.glob("*/release.json"))
+        if document and document["tree"] == tree
+    }
+    if len(manifests) != 1:
+        return {"ok": False, "detail": f"no release here says what tree {tree} must contain"}
+    try:
+        count, _ = store.verify(layout.tree(tree), manifests.pop())
+    except AgentError as fault:
+        return {"ok": False, "detail": fault.message}
+    return {"ok": True, "detail": f"{count} files are what was declared"}
+
+
+def _names(folder: Path) -> List[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _git_version() -> Optional[str]:
+    if not shutil.which("git"):
+        return None
+    said = subprocess.run(["git", "--version"], stdout=subprocess.PIPE, check=False).stdout.decode().split()
+    return said[2] if len(said) > 2 else None

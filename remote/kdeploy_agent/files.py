@@ -1,0 +1,122 @@
+"""Files that are whole or not there: written beside, synced, renamed. Links that are replaced, never edited."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, Optional
+
+
+def canonical(document: Any) -> bytes:
+    """The one JSON text of a document: sorted keys, one trailing newline, so that equal means equal bytes."""
+    return (json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document at `path`; None when there is none that is whole."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Put `data` at `path` so that a reader, and a machine that loses power, see the old or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    handle = os.open(str(beside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def write_once(path: Path, data: bytes) -> bool:
+    """Like `write`, but the first one stands: False, and nothing changed, when `path` is there already."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.once")
+    write(beside, data)
+    try:
+        os.link(str(beside), str(path))
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink()
+        sync_folder(path.parent)
+    return True
+
+
+def sync_folder(path: Path) -> None:
+    """Make names created, renamed or removed in the folder survive a power failure."""
+    handle = os.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Flush the filesystem `path` is on: one call instead of an fsync for each of thousands of files."""
+    handle = os.open(str(path), os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
+            os.sync()
+    finally:
+        os.close(handle)
+
+
+def point(link: Path, folder: Path) -> None:
+    """Make `link` a relative link to `folder` by renaming a new link over it (`ln -sfn` would not be atomic)."""
+    beside = link.with_name(f"{link.name}.new")
+    remove_link(beside)
+    beside.symlink_to(os.path.relpath(str(folder), str(link.parent)))
+    beside.replace(link)
+    sync_folder(link.parent)
+
+
+def remove_link(link: Path) -> None:
+    """Take a link away; nothing happens when it is not there."""
+    if link.is_symlink():
+        link.unlink()
+        sync_folder(link.parent)
+
+
+def target_of(link: Path) -> Optional[str]:
+    """Name of the folder a link points to; None when there is no link."""
+    try:
+        return Path(os.readlink(str(link))).name  # noqa: PTH115 - Path.readlink came with Python 3.9
+    except OSError:
+        return None
+
+
+def protect(folder: Path) -> None:
+    """Take the right to write from every file and folder below and including `folder`."""
+    for parent, _, names in os.walk(str(folder), topdown=False):
+        for name in names:
+            path = Path(parent, name)
+            path.chmod(0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
+        Path(parent).chmod(0o555)
+
+
+def wipe(path: Path) -> None:
+    """Remove a folder or file whatever its permissions; nothing happens when it is not there."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    if not path.is_dir():
+        return
+    for parent, _, _ in os.walk(str(path)):  # a read-only folder does not let go of its entries
+        Path(parent).chmod(0o755)
+    shutil.rmtree(str(path))
+
+
+def free_space(path: Path) -> "os.statvfs_result":
+    """Space of the filesystem that `path` is or would be on."""
+    while not path.exists():
+        path = path.parent
+    return os.statvfs(str(path))

@@ -1,0 +1,165 @@
+"""The verbs that change what is served: they start a transaction or answer it, and otherwise only watch.
+
+Cutting a watching connection changes nothing on the host.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Optional
+
+from kdeploy_agent import files, locking, runner
+from kdeploy_agent.follow import Follow, follow_log
+from kdeploy_agent.journal import DONE, Journal, Transaction
+from kdeploy_agent.journal import parse as parse_line
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError, Call, listening
+from kdeploy_agent.switch import Switch
+from kdeploy_agent.transaction import Order
+from kdeploy_agent.units import Units, tail
+
+
+def begin(call: Call) -> Dict[str, Any]:
+    """Verb: start a transaction, or watch one that has begun; returns at PROBED with the transcript, or at its end."""
+    layout, order = call.layout, _order(call)
+    if _find(layout, order.txn) is None:
+        held = locking.holder(layout.lock)
+        if held is None or held["txn"] != order.txn:
+            _launch(layout, order)
+    return _watch(call, order.txn, lambda at: at.state == "PROBED" and at.phase == DONE)
+
+
+def decide(call: Call) -> Dict[str, Any]:
+    """Verb: the operator's verdict on a probed candidate, of which the first stands; returns at the end."""
+    layout, txn = call.layout, call.text("txn")
+    accept = call.request.get("accept")
+    if not isinstance(accept, bool):
+        raise AgentError("usage", "the request needs 'accept' as true or false")
+    at = _find(layout, txn)
+    if at is None:
+        raise AgentError("usage", f"there is no transaction {txn} on this host")
+    verdict = {
+        "accept": accept,
+        "reasons": call.texts("reasons"),
+        "evidence": call.mapping("evidence"),
+        "txn": txn,
+        "at": round(time.time(), 3),
+    }
+    if not at.finished:
+        files.write_once(layout.transaction(txn) / "decision.json", files.canonical(verdict))
+    return _watch(call, txn, lambda _: False)
+
+
+def recover(call: Call) -> Dict[str, Any]:
+    """Verb: heal a transaction whose processes are gone; gives where the last transaction stands."""
+    healed = runner.heal_if_abandoned(call.layout, str(call.request.get("by") or "recover"))
+    last = healed or Journal(call.layout.journal).last()
+    return {"healed": healed is not None, **(_told(last) if last else {"state": None})}
+
+
+def stop(call: Call) -> Dict[str, Any]:
+    """Verb: stop front and server; the links stay, so that the next begin knows what was live."""
+    by = call.text("by")
+    with locking.take(call.layout.lock, by, "stop"):
+        runner.heal(call.layout)
+        journal = Journal(call.layout.journal)
+        journal.append(verb="stop", by=by, phase="intent")
+        Switch(call.layout, Units(call.layout), lambda text: call.emit("note", text=text)).close()
+        journal.append(verb="stop", by=by, phase="done")
+    return {"stopped": True}
+
+
+def logs(call: Call) -> Dict[str, Any]:
+    """Verb: the last `lines` of a unit's log (`server`, `front`), or of the last transaction's own (`runner`)."""
+    unit, lines = call.text("unit"), int(call.number("lines", 100))
+    if unit == "runner":
+        last = Journal(call.layout.journal).last()
+        path = call.layout.transaction(last.txn) / "runner.log" if last else call.layout.transactions / "none"
+    elif unit in ("server", "front"):
+        path = Units(call.layout).path(unit, "log")
+    else:
+        raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
+    for line in tail(path, lines):
+        call.emit("line", text=line)
+    if call.request.get("follow"):
+        follow_log(path, lambda line: call.emit("line", text=line), listening)
+    return {"path": str(path)}
+
+
+def _order(call: Call) -> Order:
+    release = call.mapping("release")
+    missing = {"id", "tree", "commit", "manifest", "version", "launch"} - set(release)
+    if missing:
+        raise AgentError("usage", f"the release lacks {', '.join(sorted(missing))}")
+    goal = call.text("goal")
+    if goal not in ("apply", "rollback"):
+        raise AgentError("usage", f"the goal is apply or rollback, not {goal!r}")
+    call.layout.release(release["id"])  # refuses what is no plain name
+    return Order(
+        txn=call.text("txn"),
+        by=call.text("by"),
+        goal=goal,
+        release=release,
+        probes=call.mapping("probes"),
+        start_s=call.number("start_s"),
+        decide_s=call.number("decide_s"),
+        soak_s=call.number("soak_s"),
+    )
+
+
+def _launch(layout: Layout, order: Order) -> None:
+    lock = locking.take(layout.lock, order.by, order.goal, order.txn)
+    try:
+        runner.heal(layout)
+        if order.goal == "rollback" and order.release["id"] not in Journal(layout.journal).confirmed():
+            raise AgentError(
+                "no-known-good",
+                f"release {order.release['id']} was never confirmed on this host",
+                "roll back to one of known_goods, or apply it",
+            )
+    except BaseException:
+        lock.release()
+        raise
+    runner.launch(layout, order, lock)
+
+
+def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[str, Any]:
+    """Stream a transaction's states and notes until `enough`, or its end; heals it when its processes are gone."""
+    layout = call.layout
+    states, notes = Follow(layout.journal), Follow(layout.transaction(txn) / "notes.jsonl")
+    alone = 0
+    while True:
+        for raw in notes.lines():
+            note = parse_line(raw)
+            if note:
+                call.emit("note", txn=txn, text=note["note"], at=note["at"])
+        for raw in states.lines():
+            line = parse_line(raw)
+            if line and line.get("txn") == txn:
+                call.emit("state", **line)
+        at = _find(layout, txn)
+        if at is not None and (at.finished or enough(at)):
+            return _told(at, layout)
+        alone = alone + 1 if locking.holder(layout.lock) is None else 0
+        if alone >= 3:
+            if at is None:
+                raise AgentError(
+                    "fault",
+                    f"transaction {txn} ended before it began",
+                    "see 'logs' of unit runner; nothing was stopped",
+                )
+            runner.heal_if_abandoned(layout, "the watching operator")
+            alone = 0
+        time.sleep(0.1)
+
+
+def _find(layout: Layout, txn: str) -> Optional[Transaction]:
+    return Journal(layout.journal).transactions().get(txn)
+
+
+def _told(at: Transaction, layout: Optional[Layout] = None) -> Dict[str, Any]:
+    told: Dict[str, Any] = {key: getattr(at, key) for key in ("txn", "state", "release", "previous", "reason", "note")}
+    if layout is not None and at.state == "PROBED":
+        told["transcript"] = files.read_json(layout.evidence(at.release) / "transcript.json")
+        told["until"] = at.until
+    return told

@@ -1,0 +1,156 @@
+"""Processes as the kernel shows them in /proc: who is who, who carries our mark, who owns a port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Set
+
+_PROC = Path("/proc")
+
+
+class Holder(NamedTuple):
+    """Who listens on a port; `pid` is 0 when the kernel does not let us see it (another user's process)."""
+
+    pid: int
+    command: str
+
+
+def identity(pid: int) -> Optional[str]:
+    """What tells this process from any other that had or will have its pid; None when it is gone or a zombie."""
+    try:
+        # The command name may hold spaces and brackets: fields count from after the last one.
+        fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in "ZX":
+        return None
+    return f"{_boot()}/{fields[19]}"
+
+
+def is_same(pid: int, known: str) -> bool:
+    """Whether `pid` is alive and still the process that had `known` as its identity."""
+    return pid > 0 and identity(pid) == known
+
+
+def environ(pid: int) -> Dict[str, str]:
+    """The environment a process was started with; empty when it is gone or not ours to see."""
+    try:
+        raw = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in os.fsdecode(raw).split("\0") if "=" in item)
+    return {key: value for key, _, value in pairs}
+
+
+def command(pid: int) -> str:
+    """A process's command line for people; its short name when it has none."""
+    try:
+        words = os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes()).split("\0")
+        line = " ".join(word for word in words if word)
+        return line[:200] or (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return "(gone)"
+
+
+def members(variable: str, value: str) -> Set[int]:
+    """Every living process that carries `variable=value` in its environment, and all their descendants.
+
+    The mark finds what reparented, descent finds what wiped its environment. Ourselves excluded.
+    """
+    parents = _parents()
+    found = {pid for pid in parents if environ(pid).get(variable) == value}
+    children: Dict[int, List[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    queue = list(found)
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child not in found:
+                found.add(child)
+                queue.append(child)
+    found.discard(os.getpid())
+    return found
+
+
+def holders(port: int) -> List[Holder]:
+    """Every process that listens on the TCP port, on any address; empty when the port is free."""
+    inodes = _listening(port)
+    if not inodes:
+        return []
+    found = [Holder(pid, command(pid)) for pid in _pids() if inodes & _sockets(pid)]
+    return found or [Holder(0, "a process of another user")]
+
+
+def send(pids: Set[int], number: int) -> None:
+    """Signal processes; those that are gone meanwhile are fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def kill_all(variable: str, value: str, deadline: float) -> Set[int]:
+    """SIGKILL everything that carries the mark, again and again until nothing does; gives what is left at the deadline.
+
+    `deadline` is a value of time.monotonic().
+    """
+    while True:
+        left = members(variable, value)
+        if not left or time.monotonic() >= deadline:
+            return left
+        send(left, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _pids() -> List[int]:
+    return [int(name) for name in os.listdir(str(_PROC)) if name.isdigit()]  # noqa: PTH208 - names are all we need
+
+
+def _parents() -> Dict[int, int]:
+    found: Dict[int, int] = {}
+    for pid in _pids():
+        try:
+            fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            found[pid] = int(fields[1])
+    return found
+
+
+def _listening(port: int) -> Set[str]:
+    found: Set[str] = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def _sockets(pid: int) -> Set[str]:
+    found: Set[str] = set()
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                found.add(os.readlink(entry.path))  # noqa: PTH115 - Path.readlink came with Python 3.9
+            except OSError:
+                continue
+    except OSError:
+        pass
+    return found
+
+
+def _boot() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown-boot"

@@ -1,0 +1,176 @@
+"""How a release becomes units: the server on its private port, and the front that lets clients in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kdeploy_agent import files
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError
+from kdeploy_agent.units import MARK, Spec
+
+LOOPBACK = "127.0.0.1"
+UNITS = ("front", "server")  # in the order in which they are stopped
+
+_SERVER_GRACE_S = 30.0
+_FRONT_GRACE_S = 35.0  # the router finishes what it has for up to 30 s
+_SOCKET_ROOM = 95  # bytes: SGLang puts ZeroMQ sockets below TMPDIR, and a socket's path ends at 107
+
+
+def read_release(layout: Layout, release: str) -> Dict[str, Any]:
+    """The stored document of a release; raises `integrity` when it is not here."""
+    document = files.read_json(layout.release(release) / "release.json")
+    if not isinstance(document, dict):
+        raise AgentError("integrity", f"release {release} is not on this host")
+    return document
+
+
+def python_of(layout: Layout, release: Dict[str, Any]) -> Path:
+    """The Python of the release's virtual environment."""
+    runtime = release["launch"]["runtime"]
+    venv = Path(runtime["venv"]) if "venv" in runtime else layout.runtime(runtime["key"])
+    return venv / "bin" / "python"
+
+
+def server_url(release: Dict[str, Any]) -> str:
+    """Where the server itself answers; only this host can reach it."""
+    return f"http://{LOOPBACK}:{release['launch']['port']}"
+
+
+def public_url(release: Dict[str, Any]) -> str:
+    """Where clients reach the release, as this host sees it."""
+    front = release["launch"]["front"]
+    if front["kind"] == "none":
+        return server_url(release)
+    host = front.get("host") or LOOPBACK
+    return f"http://{LOOPBACK if host == '0.0.0.0' else host}:{front['port']}"
+
+
+def ports(release: Dict[str, Any]) -> Dict[str, int]:
+    """Every port the release listens on, by what it is for."""
+    front = release["launch"]["front"]
+    found = {"private": release["launch"]["port"]}
+    if front["kind"] != "none":
+        found["public"] = front["port"]
+        if front.get("metrics_port"):
+            found["metrics"] = front["metrics_port"]
+    return found
+
+
+def server(layout: Layout, release: Dict[str, Any]) -> Spec:
+    """The unit of the release's server."""
+    launch = release["launch"]
+    argv = (str(python_of(layout, release)), "-m", launch["module"], *launch["args"])
+    return _spec(layout, release, "server", argv, (launch["port"],), float(launch.get("grace_s", _SERVER_GRACE_S)))
+
+
+def front(layout: Layout, release: Dict[str, Any]) -> Optional[Spec]:
+    """The unit of the release's front, SGLang's own router; None when clients use the server's port."""
+    wanted = release["launch"]["front"]
+    if wanted["kind"] == "none":
+        return None
+    argv = [str(python_of(layout, release)), "-m", "sglang_router.launch_router"]
+    argv += ["--host", wanted.get("host") or LOOPBACK, "--port", str(wanted["port"])]
+    argv += ["--worker-urls", server_url(release), "--policy", "round_robin", "--log-level", "warn"]
+    # The router always opens a metrics port, on all addresses unless told otherwise. Its defaults notice a server
+    # that came back only after minutes. (sglang-router 0.3.2)
+    argv += ["--prometheus-host", LOOPBACK, "--prometheus-port", str(wanted.get("metrics_port") or 29000)]
+    argv += ["--shutdown-grace-period-secs", "30", "--health-check-interval-secs", "1"]
+    argv += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
+    held = tuple(number for what, number in ports(release).items() if what != "private")
+    return _spec(layout, release, "front", tuple(argv), held, _FRONT_GRACE_S)
+
+
+def environment(layout: Layout, release: Dict[str, Any], unit: str) -> Dict[str, str]:
+    """All of a unit's environment: nothing of the caller's, the release's tree first on the path, caches by tree."""
+    tree, cache = layout.tree(release["tree"]), layout.cache(release["tree"])
+    user = pwd.getpwuid(os.getuid())
+    given = {str(key): str(value) for key, value in release["launch"].get("env", {}).items()}
+    paths = [str(python_of(layout, release).parent), "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+    env = {
+        "PATH": os.pathsep.join(paths),
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LANG": "C.UTF-8",
+        # Models stay where they are: XDG_CACHE_HOME below would move Hugging Face's cache as well.
+        "HF_HOME": f"{user.pw_dir}/.cache/huggingface",
+        **given,
+        "PYTHONPATH": os.pathsep.join([str(tree), *filter(None, [given.get("PYTHONPATH")])]),
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(scratch(layout, unit)),
+        # setproctitle writes long titles over the environment, and with it over our mark; this forbids it.
+        "SPT_NOENV": "1",
+        MARK: str(layout.units / unit),
+        "KDEPLOY_SERVICE": layout.service,
+        "KDEPLOY_RELEASE": release["id"],
+    }
+    env.update({variable: str(cache / folder) for variable, folder in _CACHES.items()})
+    return env
+
+
+# A cache filled by other code gave garbage, and a rollback goes to OLDER files than the cache has seen; so every cache
+# that is known to matter belongs to one tree.
+_CACHES = {
+    "PYTHONPYCACHEPREFIX": "pycache",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "SGLANG_DG_CACHE_DIR": "deep-gemm",
+    "DG_JIT_CACHE_DIR": "deep-gemm-jit",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "SGLANG_CACHE_DIR": "sglang",
+    "CUDA_CACHE_PATH": "cuda",
+    "XDG_CACHE_HOME": "xdg",
+}
+
+
+def scratch(layout: Layout, unit: str) -> Path:
+    """A unit's TMPDIR: beside its files where the path is short enough, else in the system's."""
+    wanted = layout.units / f"{unit}.tmp"
+    if len(os.fsencode(str(wanted))) <= _SOCKET_ROOM:
+        return wanted
+    short = hashlib.sha256(os.fsencode(str(wanted))).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"kdeploy-{os.getuid()}-{short}"
+
+
+def _spec(
+    layout: Layout, release: Dict[str, Any], unit: str, argv: "tuple[str, ...]", held: "tuple[int, ...]", grace_s: float
+) -> Spec:
+    return Spec(
+        name=unit,
+        release=release["id"],
+        argv=argv,
+        env=environment(layout, release, unit),
+        cwd=str(layout.empty),
+        scratch=str(scratch(layout, unit)),
+        ports=held,
+        grace_s=grace_s,
+    )
+
+
+def make_room(layout: Layout, release: Dict[str, Any]) -> None:
+    """Make the folders a release's units need. The working folder holds nothing that could shadow a module."""
+    layout.cache(release["tree"]).mkdir(parents=True, exist_ok=True)
+    layout.empty.mkdir(parents=True, exist_ok=True)
+    for stray in layout.empty.iterdir():
+        print(f"kdeploy: {stray} does not belong here, removed", file=sys.stderr)
+        files.wipe(stray)
+
+
+def argument(args: List[str], *flags: str) -> Optional[str]:
+    """The value of the last of `flags` on a command line, given as `--flag value` or `--flag=value`."""
+    found = None
+    for index, word in enumerate(args):
+        name, equals, value = word.partition("=")
+        if name in flags:
+            found = value if equals else (args[index + 1] if index + 1 < len(args) else None)
+    return found

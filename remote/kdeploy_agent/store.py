@@ -1,0 +1,210 @@
+"""Trees arrive as git bundles and are placed as verified, read-only folders, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+
+from kdeploy_agent import files
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.locking import wait_for
+from kdeploy_agent.protocol import AgentError, Call
+
+MANIFEST = "manifest.sha256"
+_REFS = "refs/kdeploy/"
+_SPARE_BYTES = 256 * 1024 * 1024
+_SPARE_INODES = 1000
+# A tree's own .gitattributes must not change a byte on the way to disk; this file outranks it.
+_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
+
+
+def receive(call: Call) -> Dict[str, Any]:
+    """Verb: take a bundle (may be empty) and place its commit as trees/<tree>; gives `files, bytes`.
+
+    Safe to repeat after any interruption. Raises `integrity` when bundle or files are not what they should be,
+    `preflight` when the disk cannot hold them.
+    """
+    layout, commit, manifest = call.layout, call.text("commit"), call.text("manifest")
+    tree = layout.tree(call.text("tree"))
+    layout.home.mkdir(parents=True, exist_ok=True)
+    with wait_for(layout.home / "store.lock"):
+        _need(layout.home, 0, 0, "the bundle")
+        bundle = layout.home / "incoming.bundle"
+        try:
+            with bundle.open("wb") as file:
+                shutil.copyfileobj(call.payload, file, 1 << 20)
+            if tree.exists():
+                try:
+                    count, size = verify(tree, manifest)
+                    _keep(layout, commit, bundle)
+                    return {"files": count, "bytes": size}
+                except AgentError as fault:
+                    call.emit(
+                        "note", text=f"trees/{tree.name} is not what was placed: {fault.message}; placing it anew"
+                    )
+            _open_store(layout)
+            _keep(layout, commit, bundle)
+            count, size = _place(layout, tree, commit, manifest)
+        finally:
+            files.wipe(bundle)
+    return {"files": count, "bytes": size}
+
+
+def verify(tree: Path, manifest: str) -> Tuple[int, int]:
+    """Compare every file of a placed tree with its manifest, and the manifest with its sha256; gives files and bytes.
+
+    Raises `integrity` naming the first files that differ, are missing, are too many or are no plain files.
+    """
+    try:
+        listing = (tree / MANIFEST).read_bytes()
+    except OSError as fault:
+        raise AgentError("integrity", f"{tree.name} has no {MANIFEST}") from fault
+    found = hashlib.sha256(listing).hexdigest()
+    if found != manifest:
+        raise AgentError("integrity", f"{MANIFEST} of {tree.name} has sha256 {found}, not {manifest}")
+    expected = dict(_entries(listing))
+    wrong: List[str] = []
+    count, size = 1, len(listing)
+    for path, name in _walk(tree):
+        if name == MANIFEST:
+            continue
+        if path.is_symlink() or not path.is_file():
+            wrong.append(f"{name}: not a plain file")
+            continue
+        digest, length = _hash(path)
+        count, size = count + 1, size + length
+        wanted = expected.pop(name, None)
+        if wanted is None:
+            wrong.append(f"{name}: not in the manifest")
+        elif wanted != digest:
+            wrong.append(f"{name}: differs")
+    wrong.extend(f"{name}: missing" for name in expected)
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise AgentError(
+            "integrity",
+            f"{len(wrong)} of the files of {tree.name} are not what was declared: {', '.join(sorted(wrong)[:5])}{more}",
+            "apply again: the tree is placed anew from the bundle",
+        )
+    return count, size
+
+
+def commits(layout: Layout) -> List[str]:
+    """Commits whose objects are in the store, so that a bundle may leave them out."""
+    if not layout.store.is_dir() or not shutil.which("git"):
+        return []
+    return _git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
+
+
+def forget(layout: Layout, commit: str) -> None:
+    """Let go of a commit: git may drop its objects some day."""
+    _git(layout, "update-ref", "-d", _REFS + commit)
+
+
+def _entries(listing: bytes) -> Iterator[Tuple[str, str]]:
+    for line in listing.decode("utf-8").splitlines():
+        digest, separator, name = line.partition("  ")
+        if not separator or len(digest) != 64:
+            raise AgentError("integrity", f"{MANIFEST} has a line that is not '<sha256>  <path>': {line[:120]!r}")
+        yield name, digest
+
+
+def _walk(tree: Path) -> Iterator[Tuple[Path, str]]:
+    for parent, folders, names in os.walk(str(tree)):
+        links = [name for name in folders if Path(parent, name).is_symlink()]
+        for name in [*names, *links]:
+            path = Path(parent, name)
+            yield path, path.relative_to(tree).as_posix()
+
+
+def _hash(path: Path) -> Tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            size += len(block)
+    return digest.hexdigest(), size
+
+
+def _open_store(layout: Layout) -> None:
+    if not shutil.which("git"):
+        raise AgentError("preflight", "git is not installed on this host", "install git (apt install git)")
+    if not (layout.store / "HEAD").is_file():
+        _run(["git", "init", "--quiet", "--bare", "--template=", str(layout.store)])
+    files.write(layout.store / "info" / "attributes", _ATTRIBUTES.encode())
+
+
+def _keep(layout: Layout, commit: str, bundle: Path) -> None:
+    # A ref keeps the objects from being collected, and is what `commits` tells the operator.
+    if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
+        raise AgentError("usage", f"{commit!r} is not a commit id")
+    if bundle.stat().st_size:
+        _git(layout, "bundle", "unbundle", str(bundle))
+    _git(layout, "cat-file", "-e", f"{commit}^{{commit}}")
+    _git(layout, "update-ref", _REFS + commit, commit)
+
+
+def _place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int, int]:
+    listing = _git(layout, "ls-tree", "-r", "-l", "-z", commit).split("\0")[:-1]
+    sizes = [int(size) for size in (entry.split("\t", 1)[0].split()[3] for entry in listing) if size != "-"]
+    _need(layout.home, sum(sizes), len(sizes) * 2, f"tree {tree.name}")
+    partial = tree.with_name(tree.name + ".partial")
+    index = tree.with_name(tree.name + ".index")
+    files.wipe(partial)
+    files.wipe(index)
+    partial.mkdir(parents=True)
+    place = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(partial)}
+    _git(layout, "read-tree", commit, **place)
+    _git(layout, "checkout-index", "--all", "--quiet", **place)
+    files.wipe(index)
+    count, size = verify(partial, manifest)
+    files.protect(partial)
+    files.sync_filesystem(partial)
+    drifted = tree.with_name(tree.name + ".drifted")
+    files.wipe(drifted)
+    if tree.exists():
+        tree.replace(drifted)
+    partial.replace(tree)
+    files.sync_folder(tree.parent)
+    files.wipe(drifted)
+    return count, size
+
+
+def _need(folder: Path, size: int, inodes: int, what: str) -> None:
+    space = files.free_space(folder)
+    free = space.f_bavail * space.f_frsize
+    if free < size + _SPARE_BYTES:
+        raise AgentError(
+            "preflight",
+            f"{what} needs {(size + _SPARE_BYTES) >> 20} MB on the disk of {folder}, {free >> 20} MB are free",
+            "make room, or set another root",
+        )
+    if space.f_files and space.f_favail < inodes + _SPARE_INODES:  # some filesystems count no inodes and say 0
+        raise AgentError("preflight", f"{what} needs {inodes} inodes on {folder}, {space.f_favail} are free")
+
+
+def _git(layout: Layout, *arguments: str, **environ: str) -> str:
+    # The store may belong to another user than root (sudo): git would refuse without safe.directory.
+    return _run(["git", "-c", "safe.directory=*", "--git-dir", str(layout.store), *arguments], **environ)
+
+
+def _run(argv: List[str], **environ: str) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    clean.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null", LC_ALL="C", **environ)
+    done = subprocess.run(argv, env=clean, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip()[-600:]
+        verb = next((word for word in argv[1:] if word in _EXPLAINED), "")
+        raise AgentError("integrity", f"git {verb} failed: {said}", _EXPLAINED.get(verb, ""))
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+_EXPLAINED = {
+    "init": "",
+    "unbundle": "the bundle is damaged or cut short, or builds on commits that are not here: send it again, whole",
+    "cat-file": "the commit was neither in the bundle nor here before: send a whole bundle",
+}

@@ -1,0 +1,129 @@
+"""The effects of a switch: close the front, stop the server, start another, see it answer, open the front."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict
+
+from kdeploy_agent import client, probe, processes, serving
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError
+from kdeploy_agent.units import Units, name_holders
+
+Note = Callable[[str], None]
+
+OPENS_WITHIN_S = 60.0
+_POLL_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
+_STRIKES = 3  # SGLang 0.5.11 leaves a /health unanswered now and then: one silence proves nothing
+
+
+class Failed(Exception):
+    """The release does not serve as it must; the text is the reason people read."""
+
+
+class Switch:
+    """What can be done to the units of one service. Every method may be repeated after any interruption."""
+
+    def __init__(self, layout: Layout, units: Units, note: Note) -> None:
+        self._layout = layout
+        self._units = units
+        self._note = note
+
+    def close(self) -> None:
+        """Let no client in, then stop the server. Raises AgentError naming what does not go."""
+        for name in serving.UNITS:
+            self._units.stop(name)
+
+    def check_ports(self, release: Dict[str, Any]) -> None:
+        """Raise `preflight` when a stranger holds a port of the release; our own units will give theirs up."""
+        for what, port in serving.ports(release).items():
+            self.check_port(what, port)
+
+    def check_port(self, what: str, port: int) -> None:
+        """The same for one port; `what` says what it is for."""
+        strangers = [one for one in processes.holders(port) if not self._ours(one.pid)]
+        if strangers:
+            message = f"the {what} port {port} is held by {name_holders(strangers)}"
+            raise AgentError("preflight", message, "stop that process, or choose another port")
+
+    def start(self, release: Dict[str, Any], seconds: float) -> float:
+        """Start the server on its private port and wait for its first completion; gives the seconds that took."""
+        serving.make_room(self._layout, release)
+        self._units.start(serving.server(self._layout, release))
+        deadline = time.monotonic() + seconds
+        try:
+            return probe.wait_ready(serving.server_url(release), self.server_alive, deadline, self._note)
+        except probe.NotReady as fault:
+            raise Failed(f"the server did not become ready: {fault}{self._last_words('server')}") from fault
+
+    def open(self, release: Dict[str, Any]) -> None:
+        """Start the front and wait until a client would be answered through it."""
+        front = serving.front(self._layout, release)
+        if front is not None:
+            self._units.start(front)
+        end = time.monotonic() + OPENS_WITHIN_S
+        while True:
+            reply = client.request(serving.public_url(release), "/v1/models", 5.0)
+            if reply.status == 200:
+                return
+            if front is not None and not self._units.status("front").alive:
+                raise Failed(f"the front ended{self._last_words('front')}")
+            if time.monotonic() > end:
+                raise Failed(f"the public port does not answer: {reply.error}{self._last_words('front')}")
+            time.sleep(_POLL_S)
+
+    def soak(self, release: Dict[str, Any], seconds: float) -> None:
+        """Watch the open release for `seconds`; raises Failed when a process ends or answers stay away."""
+        end, strikes = time.monotonic() + seconds, 0
+        while True:
+            self.must_live(release)
+            bad = self._ails(release)
+            strikes = strikes + 1 if bad else 0
+            if strikes >= _STRIKES:
+                raise Failed(f"while it was watched: {bad}{self._last_words('server')}")
+            if not bad and time.monotonic() >= end:
+                return
+            time.sleep(max(0.0, min(1.0, end - time.monotonic())) if not bad else 1.0)
+
+    def must_live(self, release: Dict[str, Any]) -> None:
+        """Raise Failed when a process the release needs has ended."""
+        for name in serving.UNITS:
+            if name == "front" and release["launch"]["front"]["kind"] == "none":
+                continue
+            status = self._units.status(name)
+            if not status.alive or status.release != release["id"]:
+                raise Failed(f"the {name} ended ({status.note or 'it is gone'}){self._last_words(name)}")
+
+    def serves(self, release: Dict[str, Any]) -> bool:
+        """Whether this release serves clients at this moment."""
+        try:
+            self.must_live(release)
+        except Failed:
+            return False
+        return self._ails(release) is None
+
+    def server_alive(self) -> bool:
+        """Whether the server's process lives."""
+        return self._units.status("server").alive
+
+    def allow_restarts(self, release: Dict[str, Any]) -> None:
+        """The release is trusted: its processes may be started again when they end."""
+        for spec in (serving.server(self._layout, release), serving.front(self._layout, release)):
+            if spec is not None:
+                self._units.allow_restarts(spec.name)
+
+    def _ails(self, release: Dict[str, Any]) -> "str | None":
+        for url, path in ((serving.server_url(release), "/health"), (serving.public_url(release), "/v1/models")):
+            reply = client.request(url, path, 8.0)
+            if reply.status != 200:
+                return f"{path} at {url}: {reply.error}"
+        return None
+
+    def _ours(self, pid: int) -> bool:
+        return any(pid in self._units.members(name) for name in serving.UNITS)
+
+    def _last_words(self, name: str) -> str:
+        lines = self._units.tail(name, 12)
+        note = self._units.status(name).note
+        told = f" ({note})" if note else ""
+        return f"{told}; last lines of its log:\n" + "\n".join(lines) if lines else told

@@ -1,0 +1,250 @@
+"""The state machine that changes what a host serves: forward step by step, or back to what served before.
+
+Each step writes its intent, does its effect, writes that it is done; each may be repeated. Whatever happens after the
+first effect ends in one of three lines: CONFIRMED, ROLLED_BACK (what served before serves again) or NEEDS_OPERATOR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Optional
+
+from kdeploy_agent import files, inspection, probe, retention, serving, store
+from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
+from kdeploy_agent.layout import Layout
+from kdeploy_agent.protocol import AgentError
+from kdeploy_agent.switch import Failed, Switch
+from kdeploy_agent.units import Units
+
+NOTHING_STOPPED = "nothing was stopped"
+NOTHING_BEFORE = "nothing was serving before"
+
+_PROBES_WITHIN_S = 1800.0
+_BRIEF_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an operator asked for; stored before anything happens, so that a successor can go on from it."""
+
+    txn: str
+    by: str
+    goal: str
+    release: Dict[str, Any]
+    probes: Dict[str, Any]
+    start_s: float
+    decide_s: float
+    soak_s: float
+
+    @classmethod
+    def read(cls, layout: Layout, txn: str) -> "Order":
+        """The stored order of a transaction; raises `fault` when it is not there."""
+        stored = files.read_json(layout.transaction(txn) / "order.json")
+        if stored is None:
+            raise AgentError("fault", f"the order of transaction {txn} is gone")
+        return cls(**stored)
+
+    def write(self, layout: Layout) -> None:
+        """Store the order."""
+        files.write(layout.transaction(self.txn) / "order.json", files.canonical(dataclasses.asdict(self)), 0o600)
+
+
+class Run:
+    """One transaction, carried out or healed by the process that holds the service's lock."""
+
+    def __init__(self, layout: Layout, order: Order, units: Optional[Units] = None) -> None:
+        self.layout = layout
+        self.order = order
+        self.release = order.release
+        self.units = units or Units(layout)
+        self.journal = Journal(layout.journal)
+        self.switch = Switch(layout, self.units, self.note)
+
+    def forward(self) -> None:
+        """Carry the order out to CONFIRMED, or back; returns when a terminal line is written."""
+        order, layout = self.order, self.layout
+        before = {"previous": layout.live(), "known_good": layout.good()}
+        said = {"goal": order.goal, "by": order.by, "release": self.release["id"], **before}
+        try:
+            with self._step("PREPARED", **said):
+                self._prepare()
+            with self._step("DRAINED"):
+                self.switch.close()
+            with self._step("CANDIDATE"):
+                self.switch.start(self.release, order.start_s)
+            with self._step("PROBED") as done:
+                self._probe()
+                done["until"] = round(time.time() + order.decide_s, 3)
+            verdict = self._decision()
+            with self._step("GATED"):
+                self._record(verdict)
+            with self._step("OPEN"):
+                files.point(layout.current, layout.release(self.release["id"]))
+                self.switch.open(self.release)
+            self.note(f"open; watching it for {order.soak_s:.0f} s")
+            self.switch.soak(self.release, order.soak_s)
+        except Exception as fault:
+            self.back(_reason(fault))
+        else:
+            self.confirm()
+
+    def heal(self) -> None:
+        """Bring a transaction whose process was killed to an end: the host serves something proven, or says why not."""
+        at = self._now()
+        if at.state == "ROLLING_BACK" and at.phase == DONE:
+            self._end("ROLLED_BACK", at.reason)
+        elif at.state == "CONFIRMED" and self.switch.serves(self.release):
+            self.confirm()  # it was proven and watched; only its name as known-good was missing
+        elif at.state == "ROLLING_BACK":
+            self.back(at.reason)
+        else:
+            self.back(f"the transaction's process was killed at {at.state} ({at.phase})")
+
+    def confirm(self) -> None:
+        """Make the release, which serves, known-good."""
+        with self._step("CONFIRMED"):
+            plan = {"probes": self.order.probes, "start_s": self.order.start_s}
+            evidence = self.layout.evidence(self.release["id"])
+            files.write(evidence / "plan.json", files.canonical(plan))
+            files.point(self.layout.known_good, self.layout.release(self.release["id"]))
+            self.switch.allow_restarts(self.release)
+        try:
+            retention.prune(self.layout, self.note)
+        except (OSError, AgentError) as fault:  # untidy, but what serves is right
+            self.note(f"old releases could not be removed: {fault}")
+
+    def back(self, reason: str) -> None:
+        """Undo: what served before serves again, or known-good; nothing, when nothing did."""
+        at = self._now()
+        if not at.touched:
+            self._end("ROLLED_BACK", reason, NOTHING_STOPPED)
+            return
+        self._write("ROLLING_BACK", INTENT, reason=reason)
+        self.note(f"going back: {reason}")
+        wanted = list(dict.fromkeys(one for one in (at.previous, at.known_good) if one))
+        problems: List[str] = []
+        for release in wanted:
+            try:
+                self._restore(release, at.known_good)
+            except Exception as fault:
+                problems.append(f"{release}: {_reason(fault)}")
+                self.note(f"the way back failed: {problems[-1]}")
+                continue
+            self._write("ROLLING_BACK", DONE)
+            self._end("ROLLED_BACK", reason, f"{release} serves again" if not problems else "; ".join(problems))
+            return
+        problems.extend(self._shut(at))
+        if wanted or problems:
+            hint = "see the log of unit 'server', mend the host, then run: kdeploy apply or kdeploy rollback"
+            self._end("NEEDS_OPERATOR", f"{reason}; and the way back failed: {'; '.join(problems)}", hint)
+        else:
+            self._write("ROLLING_BACK", DONE)
+            self._end("ROLLED_BACK", reason, NOTHING_BEFORE)
+
+    def note(self, text: str) -> None:
+        """Tell whoever watches; not synced, nothing depends on it."""
+        folder = self.layout.transaction(self.order.txn)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "notes.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"at": round(time.time(), 3), "note": text}) + "\n")
+
+    def _prepare(self) -> None:
+        release, layout = self.release, self.layout
+        folder = layout.release(release["id"])
+        stored = files.read_json(folder / "release.json")
+        if stored is None:
+            files.write(folder / "release.json", files.canonical(release))
+        elif any(stored[key] != release[key] for key in ("tree", "commit", "manifest", "version", "launch")):
+            raise AgentError("integrity", f"release {release['id']} is here already, with other content")
+        store.verify(layout.tree(release["tree"]), release["manifest"])
+        python = serving.python_of(layout, release)
+        if not python.exists():
+            raise AgentError("runtime", f"the runtime has no {python}", "make it first (verb runtime)")
+        self.switch.check_ports(release)
+
+    def _probe(self) -> None:
+        deadline = time.monotonic() + _PROBES_WITHIN_S
+        transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
+        transcript.update(inspection.inspect(self.units, self.release, self.order.probes))
+        files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(transcript))
+
+    def _decision(self) -> Dict[str, Any]:
+        """Wait for the operator's verdict; silence is a no, and so is a server that ends meanwhile."""
+        path = self.layout.transaction(self.order.txn) / "decision.json"
+        end = time.monotonic() + self.order.decide_s
+        while not path.exists():
+            if time.monotonic() >= end:
+                raise Failed(f"no decision within {self.order.decide_s:.0f} s: the operator is gone")
+            if not self.switch.server_alive():
+                raise Failed("the server ended while it waited for a decision")
+            time.sleep(0.1)
+        verdict: Dict[str, Any] = files.read_json(path)
+        if not verdict["accept"]:
+            self._record(verdict)
+            raise Failed("the gate said no: " + "; ".join(verdict["reasons"] or ["no reason given"]))
+        return verdict
+
+    def _record(self, verdict: Dict[str, Any]) -> None:
+        files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(verdict))
+
+    def _restore(self, release: str, known_good: Optional[str]) -> None:
+        document = serving.read_release(self.layout, release)
+        plan = files.read_json(self.layout.evidence(release) / "plan.json") or {}
+        self.switch.close()
+        files.point(self.layout.current, self.layout.release(release))
+        self._keep_known_good(known_good)
+        self.switch.start(document, max(float(plan.get("start_s", 0.0)), self.order.start_s))
+        asks = plan.get("probes", {}).get("brief", [])
+        try:
+            probe.brief(serving.server_url(document), asks, time.monotonic() + _BRIEF_WITHIN_S)
+        except probe.NotReady as fault:
+            raise Failed(f"it started, but {fault}") from fault
+        self.switch.open(document)
+        self.switch.allow_restarts(document)
+
+    def _shut(self, at: Transaction) -> List[str]:
+        """Leave nothing running; gives what did not go."""
+        if at.previous is None:
+            files.remove_link(self.layout.current)
+        else:
+            files.point(self.layout.current, self.layout.release(at.previous))
+        self._keep_known_good(at.known_good)
+        try:
+            self.switch.close()
+        except AgentError as fault:
+            return [fault.message]
+        return []
+
+    def _keep_known_good(self, known_good: Optional[str]) -> None:
+        if known_good is None:
+            files.remove_link(self.layout.known_good)
+        elif self.layout.good() != known_good:
+            files.point(self.layout.known_good, self.layout.release(known_good))
+
+    @contextlib.contextmanager
+    def _step(self, state: str, **fields: Any) -> Iterator[Dict[str, Any]]:
+        self._write(state, INTENT, **fields)
+        done: Dict[str, Any] = {}
+        yield done
+        self._write(state, DONE, **done)
+
+    def _end(self, state: str, reason: str, note: str = "") -> None:
+        self._write(state, DONE, reason=reason, note=note)
+
+    def _write(self, state: str, phase: str, **fields: Any) -> None:
+        self.journal.append(txn=self.order.txn, state=state, phase=phase, **fields)
+
+    def _now(self) -> Transaction:
+        return self.journal.transactions()[self.order.txn]
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, Failed):
+        return str(fault)
+    if isinstance(fault, AgentError):
+        return f"{fault.message} ({fault.hint})" if fault.hint else fault.message
+    return f"{type(fault).__name__}: {fault}"
