@@ -12,13 +12,15 @@ import re
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
 
 Range = tuple[int, int]  # first and last line, counted from 1, both inside
+
+_LEAST_LIKE = 0.4  # a ratio of difflib below which a candidate would only mislead
 
 
 class State(StrEnum):
@@ -98,13 +100,13 @@ def occurrences(source: str, anchor: Anchor) -> tuple[Occurrence, ...]:
     return tuple(places)
 
 
-def within(source: str, places: tuple[Occurrence, ...], name: str | None) -> tuple[Occurrence, ...]:
+def within(source: str, places: Sequence[Occurrence], name: str | None) -> tuple[Occurrence, ...]:
     """Those of `places` that lie completely inside the scope `name` (all of them for None).
 
     Raises ScopeError when the file does not parse; parses only when there is something to ask about.
     """
     if name is None or not places:
-        return places
+        return tuple(places)
     ranges = scopes(source).get(scope_name(name), ())
     return tuple(
         place
@@ -144,24 +146,57 @@ def line_of(source: str, position: int) -> int:
     return source.count("\n", 0, position) + 1
 
 
-def line_text(source: str, line: int) -> str:
-    """The text of a line without its ending."""
-    start = 0
-    for _ in range(line - 1):
-        start = source.find("\n", start) + 1
-        if not start:
-            return ""
-    return source[start : line_end(source, start)].rstrip("\r\n")
-
-
 def line_start(source: str, position: int) -> int:
     """Where the line that holds `position` begins."""
     return source.rfind("\n", 0, position) + 1
 
 
 def line_end(source: str, position: int) -> int:
-    """Where the line that holds `position` ends, its "\\n" included."""
+    """Where the line that holds `position` ends, its ending included."""
     return source.find("\n", position) + 1 or len(source)
+
+
+def line_text(source: str, position: int) -> str:
+    """The text of the line that holds `position`, without its ending."""
+    return _content(source[line_start(source, position) : line_end(source, position)])
+
+
+def lines_back(source: str, start: int, count: int) -> int | None:
+    """Where the line begins that is `count` lines before the one that begins at `start`; None before the file."""
+    for _ in range(count):
+        if start == 0:
+            return None
+        start = line_start(source, start - 1)
+    return start
+
+
+def lines_at(source: str, start: int, lines: Sequence[str]) -> int | None:
+    """Where the run of whole `lines` that begins at `start` ends, endings included; None when it is not there."""
+    for line in lines:
+        if start >= len(source):
+            return None
+        end = line_end(source, start)
+        if _content(source[start:end]) != line:
+            return None
+        start = end
+    return start
+
+
+def newline_of(source: str, position: int) -> str:
+    """The ending of the line that holds `position`; of the line before when it is the last and has none."""
+    end = line_end(source, position)
+    if not source.endswith("\n", 0, end):
+        end = line_start(source, position)
+    return "\r\n" if source.endswith("\r\n", 0, end) else "\n"
+
+
+def indented(lines: Sequence[str], indent: str) -> list[str]:
+    """The `lines`, each one that is not empty after `indent`."""
+    return [indent + line if line else line for line in lines]
+
+
+def _content(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
 
 
 def _substrings(source: str, text: str) -> Iterator[Occurrence]:
@@ -169,54 +204,29 @@ def _substrings(source: str, text: str) -> Iterator[Occurrence]:
     while start >= 0:
         line += source.count("\n", counted, start)
         counted = start
-        yield Occurrence(start, start + len(text), line, _indent(source, line_start(source, start)))
+        yield Occurrence(start, start + len(text), line, leading_space(line_text(source, start)))
         start = source.find(text, start + 1)
 
 
-def _blocks(source: str, lines: tuple[str, ...]) -> Iterator[Occurrence]:
+def _blocks(source: str, lines: Sequence[str]) -> Iterator[Occurrence]:
     """Find the longest line first: that is one fast search, and its neighbours then decide."""
     pivot = max(range(len(lines)), key=lambda index: len(lines[index]))
     needle = lines[pivot]
     at = source.find(needle)
     while at >= 0:
-        begin, end = line_start(source, at), line_end(source, at)
+        begin = line_start(source, at)
         indent = source[begin:at]
-        if source[at:end].rstrip("\r\n") == needle and not indent.strip(" \t"):
-            start = _back(source, begin, pivot)
-            stop = None if start is None else _matches(source, start, lines, indent)
-            if start is not None and stop is not None:
-                yield Occurrence(start, stop, line_of(source, start), indent)
+        if not indent.strip(" \t") and line_text(source, at) == indent + needle:
+            start = lines_back(source, begin, pivot)
+            end = None if start is None else lines_at(source, start, indented(lines, indent))
+            if start is not None and end is not None:
+                yield Occurrence(start, end, line_of(source, start), indent)
         at = source.find(needle, at + 1)
 
 
-def _back(source: str, start: int, lines: int) -> int | None:
-    for _ in range(lines):
-        if start == 0:
-            return None
-        start = line_start(source, start - 1)
-    return start
-
-
-def _matches(source: str, start: int, lines: tuple[str, ...], indent: str) -> int | None:
-    """Where the run of `lines` that begins at `start` ends, or None when it is not there."""
-    for index, line in enumerate(lines):
-        if index and source[start - 1] != "\n":
-            return None  # the file ended before the anchor did
-        end = line_end(source, start)
-        found = source[start:end].removesuffix("\n")
-        if line.endswith("\r") is False:
-            found = found.removesuffix("\r")
-        if found != (indent + line if line else line):
-            return None
-        start = end
-    return start
-
-
-def _indent(source: str, start: int) -> str:
-    end = start
-    while end < len(source) and source[end] in " \t":
-        end += 1
-    return source[start:end]
+def leading_space(line: str) -> str:
+    """The spaces and tabs that a line begins with."""
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _last_line(source: str, place: Occurrence) -> int:
@@ -276,20 +286,17 @@ def nearest(source: str, anchor: Anchor) -> Near | None:
         if sums[min(start + size, len(lines))] > sums[start]
     ]
     starts.sort(key=lambda start: (-(sums[min(start + size, len(lines))] - sums[start]), start))
-    best: tuple[float, int] | None = None
+    best, best_start = _LEAST_LIKE, -1
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2("\n".join(wanted))
     for start in starts[:40]:
         matcher.set_seq1("\n".join(line.strip() for line in lines[start : start + size]))
-        if matcher.real_quick_ratio() <= (best[0] if best else 0.4) or matcher.quick_ratio() <= (best[0] if best else 0.4):
-            continue
-        ratio = matcher.ratio()
-        if ratio > (best[0] if best else 0.4):
-            best = (ratio, start)
-    if best is None:
+        if matcher.real_quick_ratio() > best and matcher.quick_ratio() > best and matcher.ratio() > best:
+            best, best_start = matcher.ratio(), start
+    if best_start < 0:
         return None
-    found = lines[best[1] : best[1] + size]
-    return Near(best[1] + 1, "\n".join(found), best[0], _small_diff(list(anchor.lines), found, best[1] + 1))
+    found = lines[best_start : best_start + size]
+    return Near(best_start + 1, "\n".join(found), best, _small_diff(anchor.lines, found, best_start + 1))
 
 
 def _scope_ranges(source: str, name: str | None) -> list[Range]:
@@ -310,11 +317,10 @@ def _word_scores(lines: list[str], wanted: list[str]) -> list[float]:
     return [sum(1 / seen[word] for word in found) for found in shared]
 
 
-def _small_diff(anchor: list[str], found: list[str], line: int) -> tuple[str, ...]:
+def _small_diff(anchor: Sequence[str], found: Sequence[str], line: int) -> tuple[str, ...]:
     """What differs, in the anchor's own indentation where that is possible."""
-    extra = _indent(found[0], 0).removesuffix(_indent(anchor[0], 0)) if found and anchor else ""
-    shifted = [extra + text if text else text for text in anchor]
-    diff = difflib.unified_diff(shifted, found, "anchor", f"line {line}", lineterm="", n=2)
+    extra = leading_space(found[0]).removesuffix(leading_space(anchor[0]))
+    diff = difflib.unified_diff(indented(anchor, extra), found, "anchor", f"line {line}", lineterm="", n=2)
     return tuple(_visible(text) for text in diff)
 
 

@@ -1,35 +1,35 @@
-"""Patch sets: named, versioned, ordered folders of patches, read strictly into frozen values."""
+"""Patch sets: named, versioned, ordered folders of patches, read strictly into frozen values.
+
+    <root>/<name>/<version>/patchset.yaml     what the set is, and the order of its patches
+    <root>/<name>/<version>/patches/*.yaml    one patch a file, all of them listed in the series
+    <root>/<name>/<version>/files/            files that patches add, and diffs
+    <root>/<name>/<version>/proofs/           programs that must fail before and pass after
+
+Nothing in a set is ever ignored: a file that nobody lists is an error.
+"""
 
 from __future__ import annotations
 
+import difflib
+import hashlib
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kdeploy.edits import Edit
-from kdeploy.errors import Location
+from kdeploy import document
+from kdeploy import patch as patches
+from kdeploy.document import Document
+from kdeploy.errors import Location, PatchSetError
+from kdeploy.manifest import NAME, PatchSetFile, ProofFile, schemas
+from kdeploy.patch import Patch, RetireWhen
 
+__all__ = ["Patch", "PatchSet", "Proof", "RetireWhen", "all_refs", "find", "load", "resolve", "schemas"]
 
-@dataclass(frozen=True)
-class RetireWhen:
-    """When a patch has done its work: every condition given is true on the pristine base."""
-
-    engine: str | None = None
-    file: str | None = None
-    contains: str | None = None
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Edits with one reason, in the order in which they are made."""
-
-    name: str
-    reason: str
-    origin: str
-    retire_when: RetireWhen | None
-    edits: tuple[Edit, ...]
-    where: Location
+_TOP = ("patchset.yaml", "patches", "files", "proofs")
+_OTHER_SET = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)\s*([<>=!~].*)?")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class PatchSet:
-    """A patch set as it stands in its folder; the digest covers every byte and mode in it."""
+    """A patch set as it stands in its folder; the digest covers every path, mode and byte in it."""
 
     name: str
     version: str
@@ -57,6 +57,7 @@ class PatchSet:
     proofs: tuple[Proof, ...]
     digest: str
     folder: Path
+    document: Document = field(repr=False, compare=False)
 
     @property
     def ref(self) -> str:
@@ -65,26 +66,205 @@ class PatchSet:
 
 
 def load(folder: Path) -> PatchSet:
-    """Read the patch set in `folder` (`.../patchsets/<name>/<version>`); PatchSetError with its place when wrong."""
-    raise NotImplementedError
+    """Read the patch set in `folder` (`.../<name>/<version>`).
+
+    Raises PatchSetError with file:line:column at the first thing that is wrong.
+    """
+    if not folder.is_dir():
+        raise PatchSetError(f"there is no patch set in {folder}")
+    file, read = document.load(folder / "patchset.yaml", PatchSetFile, PatchSetError)
+    _check_names(folder, file, read)
+    patches.specifiers(file.engine, read.where(("engine",)))
+    for key, others in (("requires", file.requires), ("conflicts", file.conflicts)):
+        for index, other in enumerate(others):
+            _other_set(other, read.where((key, index)))
+    contents = _contents(folder)
+    _check_series(folder, file, read, contents)
+    found = tuple(patches.load(folder, name) for name in file.series)
+    _check_files(folder, contents, {path for patch in found for path in patch.uses})
+    return PatchSet(
+        name=file.name,
+        version=file.version,
+        summary=file.summary.strip(),
+        engine=file.engine,
+        requires=tuple(file.requires),
+        conflicts=tuple(file.conflicts),
+        patches=found,
+        proofs=_proofs(folder, file.proofs, read),
+        digest=_digest(contents),
+        folder=folder,
+        document=read,
+    )
 
 
 def find(root: Path, ref: str) -> PatchSet:
-    """Load the set that `ref` means ("ddtree/0.1.0", or "ddtree" for its highest version) below `root`, the
-    `patchsets` folder; PatchSetError with the nearest name when there is none."""
-    raise NotImplementedError
+    """Load the set that `ref` means below `root` (the `patchsets` folder): `ddtree/0.1.0`, or the highest `ddtree`.
+
+    Raises PatchSetError with the nearest name when there is none.
+    """
+    refs = all_refs(root)
+    name, slash, _ = ref.partition("/")
+    fitting = [known for known in refs if known == ref or (not slash and known.split("/")[0] == name)]
+    if fitting:
+        return load(root / fitting[-1])
+    versions = [known for known in refs if known.split("/")[0] == name]
+    names = versions or [*refs, *(known.split("/")[0] for known in refs)]
+    near = difflib.get_close_matches(ref, names, n=1, cutoff=0.5) or versions[-1:]
+    known = f"known: {', '.join(refs)}" if refs else f"there is no patch set in {root}"
+    raise PatchSetError(f"there is no patch set '{ref}'", hint=f"did you mean '{near[0]}'?" if near else known)
 
 
 def all_refs(root: Path) -> tuple[str, ...]:
-    """Every set below `root` (the `patchsets` folder), by name and then by version."""
-    raise NotImplementedError
+    """Every set below `root` (the `patchsets` folder), by name and then by version; empty when there is no folder."""
+    folders = [
+        (item.parent.name, item.name) for item in root.glob("*/*") if item.is_dir() and item.name != "__pycache__"
+    ]
+    return tuple(f"{name}/{version}" for name, version in sorted(folders, key=lambda one: (one[0], _order(one[1]))))
 
 
 def resolve(sets: Sequence[PatchSet], engine_version: str) -> tuple[PatchSet, ...]:
-    """Check that `sets`, in this order, go together and fit the engine; gives them back, or raises PatchSetError."""
-    raise NotImplementedError
+    """Check that `sets`, in this order, go together and fit the engine; gives them back.
+
+    Raises PatchSetError: a set twice, an engine out of range, a required set not earlier, a conflict.
+    """
+    for index, one in enumerate(sets):
+        for other in sets[:index]:
+            if other.name == one.name:
+                message = f"the patch set '{one.name}' is given twice: {other.ref} and {one.ref}"
+                raise PatchSetError(message, where=one.document.where(("name",)), hint="keep one of them")
+        if not _contains(one.engine, engine_version):
+            message = f"{one.ref} is made for sglang {one.engine}, not for {engine_version}"
+            hint = "choose another version of the set or of the engine, or port the set"
+            raise PatchSetError(message, where=one.document.where(("engine",)), hint=hint)
+        for number, text in enumerate(one.requires):
+            _check_required(one, text, one.document.where(("requires", number)), sets, index)
+        for number, text in enumerate(one.conflicts):
+            name, wanted = _other_set(text, one.document.where(("conflicts", number)))
+            for other in sets:
+                if other is not one and other.name == name and _contains(wanted, other.version):
+                    message = f"{one.ref} conflicts with {other.ref}"
+                    raise PatchSetError(message, where=one.document.where(("conflicts", number)), hint="drop one")
+    return tuple(sets)
 
 
-def schemas() -> dict[str, dict[str, Any]]:
-    """JSON Schemas of `patchset.yaml` ("patchset") and of `patches/*.yaml` ("patch")."""
-    raise NotImplementedError
+def _check_required(one: PatchSet, text: str, where: Location, sets: Sequence[PatchSet], index: int) -> None:
+    name, wanted = _other_set(text, where)
+    position, other = next(((at, item) for at, item in enumerate(sets) if item.name == name), (-1, None))
+    if other is None:
+        hint = f"add '{name}' to the profile's patch sets, before '{one.name}'"
+        raise PatchSetError(
+            f"{one.ref} requires '{text}', which is not among the patch sets", where=where, hint=hint
+        )
+    if not _contains(wanted, other.version):
+        raise PatchSetError(f"{one.ref} requires '{text}', and {other.ref} is given", where=where)
+    if position > index:
+        message = f"{one.ref} requires '{text}' earlier, and {other.ref} comes later"
+        raise PatchSetError(message, where=where, hint=f"move '{name}' before '{one.name}' in the profile")
+
+
+def _check_names(folder: Path, file: PatchSetFile, read: Document) -> None:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(file.version)
+    except InvalidVersion as fault:
+        where = read.where(("version",))
+        raise PatchSetError(
+            f"'{file.version}' is not a version", where=where, hint="like 1.0.0 (PEP 440)"
+        ) from fault
+    there = folder.resolve()
+    for key, value, name in (("version", file.version, there.name), ("name", file.name, there.parent.name)):
+        if value != name:
+            message = f"the {key} is '{value}', but the folder is called '{name}'"
+            raise PatchSetError(message, where=read.where((key,)), hint="make them equal")
+
+
+def _check_series(folder: Path, file: PatchSetFile, read: Document, contents: dict[str, Path]) -> None:
+    listed = file.series
+    there = [path.removeprefix("patches/") for path in contents if path.startswith("patches/")]
+    names = [name.removesuffix(".yaml") for name in there if name.endswith(".yaml")]
+    for index, name in enumerate(listed):
+        where = read.where(("series", index))
+        if name in listed[:index]:
+            raise PatchSetError(f"the patch '{name}' is listed twice", where=where)
+        if name not in names:
+            near = difflib.get_close_matches(name, [other for other in names if other not in listed], n=1)
+            hint = f"did you mean '{near[0]}'?" if near else None
+            raise PatchSetError(f"patches/{name}.yaml does not exist", where=where, hint=hint)
+    for name in there:
+        if name.removesuffix(".yaml") not in listed or not name.endswith(".yaml"):
+            message = f"the series does not list this file, so it would be ignored: {folder.name}/patches/{name}"
+            where = Location(str(folder / "patches" / name), 1)
+            raise PatchSetError(message, where=where, hint="list it in patchset.yaml, or delete it")
+
+
+def _check_files(folder: Path, contents: dict[str, Path], used: set[str]) -> None:
+    for path in contents:
+        top = path.split("/")[0]
+        if top == "files" and path not in used:
+            message, hint = f"no edit uses '{path}', so it would be ignored", "use it in an edit, or delete it"
+        elif top not in _TOP and not (top == path and path.endswith(".md")):
+            message, hint = f"'{path}' is no part of a patch set", f"known here: {', '.join(_TOP)}, and *.md"
+        else:
+            continue
+        raise PatchSetError(message, where=Location(str(folder / path), 1), hint=hint)
+
+
+def _proofs(folder: Path, files: Sequence[ProofFile], read: Document) -> tuple[Proof, ...]:
+    for index, file in enumerate(files):
+        if file.name in [other.name for other in files[:index]]:
+            where = read.where(("proofs", index, "name"))
+            raise PatchSetError(f"two proofs are called '{file.name}'", where=where)
+        patches.file_in_set(folder, file.run, "proofs", read.where(("proofs", index, "run")))
+    return tuple(
+        Proof(file.name, file.run, tuple(file.needs), float(file.timeout_s), tuple(sorted(file.env.items())))
+        for file in files
+    )
+
+
+def _contents(folder: Path) -> dict[str, Path]:
+    """Every file of the set by its relative path, in order; a symlink anywhere is an error."""
+    found: dict[str, Path] = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in [*folders, *names]:
+            path = Path(parent, name)
+            if path.is_symlink():
+                message = "a patch set holds files only, and this is a symlink"
+                raise PatchSetError(message, where=Location(str(path), 1))
+        found.update({Path(parent, name).relative_to(folder).as_posix(): Path(parent, name) for name in names})
+    return dict(sorted(found.items()))
+
+
+def _digest(contents: dict[str, Path]) -> str:
+    total = hashlib.sha256()
+    for path, file in contents.items():
+        content = file.read_bytes()
+        mode = "100755" if file.stat().st_mode & 0o100 else "100644"
+        total.update(f"{path}\0{mode}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return total.hexdigest()
+
+
+def _other_set(text: str, where: Location) -> tuple[str, str]:
+    match = _OTHER_SET.fullmatch(text.strip())
+    if match is None or not re.fullmatch(NAME, match[1]):
+        raise PatchSetError(f"'{text}' does not name a patch set", where=where, hint="write it as cpu>=1.0.0")
+    wanted = match[2] or ""
+    patches.specifiers(wanted, where)
+    return match[1], wanted
+
+
+def _contains(wanted: str, version: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(wanted).contains(version, prereleases=True)
+
+
+def _order(version: str) -> tuple[int, Any]:
+    """Versions in their own order; what is no version comes first, so that it is never taken for the highest."""
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return 1, Version(version)
+    except InvalidVersion:
+        return 0, version

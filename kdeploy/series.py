@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from kdeploy.anchors import State
-from kdeploy.errors import Location
-from kdeploy.patchset import PatchSet
+from kdeploy.attempt import attempt
+from kdeploy.edits import Edit, RenameFile
+from kdeploy.errors import AnchorError, Location
+from kdeploy.fit import Finding
+from kdeploy.overlay import Content, Overlay, decoded
+from kdeploy.patchset import Patch, PatchSet, RetireWhen
 from kdeploy.trees import FolderTree, MemoryTree, Tree
 
 __all__ = [
-    "AnchorReport", "Change", "FolderTree", "MemoryTree", "PatchReport", "SeriesReport", "Tree", "check",
-    "compile_errors",
+    "AnchorReport", "Change", "CompileError", "FolderTree", "MemoryTree", "PatchReport", "SeriesReport", "Tree",
+    "check", "compile_errors",
 ]  # fmt: skip
+
+_WHAT_NOW = {
+    State.APPLIED: "start from the pristine engine; if it does this by itself now, drop the patch",
+    State.UPSTREAMED: "the engine does this by itself now: drop the patch from the series",
+    State.MISSING: "compare with the nearest text, look at what upstream changed there, and mend the anchor",
+    State.AMBIGUOUS: "make one place the only one: a longer anchor, `within:`, or the right `count:`",
+    State.OUTSIDE: "give the path as it is in the wheel, or drop the edit if the engine no longer has the file",
+}
 
 
 @dataclass(frozen=True)
 class AnchorReport:
-    """What one edit (or one hunk of a diff) found: `line` and `text` of the place, and the state that follows."""
+    """What one edit (or one hunk of a diff) found: its state, and the line and text of the place.
+
+    Lines are those of the base, as `grep -n` shows them, unless a patch put the place there. `where` is the edit in
+    the patch's file, or the hunk in the diff's.
+    """
 
     ref: str
     patch: str
     edit: int
+    action: str
     file: str
     line: int | None
     text: str
@@ -31,7 +50,10 @@ class AnchorReport:
     hint: int | None
     details: tuple[str, ...]
     where: Location
-    action: str
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{self.ref} {self.patch}, edit {self.edit} ({self.action}) of {place}"
 
 
 @dataclass(frozen=True)
@@ -44,19 +66,22 @@ class Change:
     executable_before: bool = False
     executable_after: bool = False
 
-    @cached_property
-    def _lines(self) -> tuple[int, int]:
-        raise NotImplementedError
-
     @property
     def added(self) -> int:
         """Lines that the patch adds."""
-        return self._lines[0]
+        return self._counts[0]
 
     @property
     def removed(self) -> int:
         """Lines that the patch removes."""
-        return self._lines[1]
+        return self._counts[1]
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        old, new = (side.splitlines(keepends=True) if side else [] for side in (self.before, self.after))
+        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+        steps = [step for step in matcher.get_opcodes() if step[0] != "equal"]
+        return sum(step[4] - step[3] for step in steps), sum(step[2] - step[1] for step in steps)
 
 
 @dataclass(frozen=True)
@@ -74,11 +99,11 @@ class PatchReport:
 
 @dataclass(frozen=True)
 class SeriesReport:
-    """All patches of all sets in sequence; `changes` is empty unless every patch is let through."""
+    """All patches of all sets in sequence; `changes` (path to bytes or None, and executable) is empty unless `ok`."""
 
     anchors: tuple[AnchorReport, ...]
     patches: tuple[PatchReport, ...]
-    changes: Mapping[str, tuple[bytes | None, bool]]
+    changes: Mapping[str, Content]
 
     @property
     def ok(self) -> bool:
@@ -86,13 +111,24 @@ class SeriesReport:
         return all(patch.state.passes for patch in self.patches)
 
     def require(self) -> None:
-        """Raise AnchorError with set, patch, file, line and nearest text unless every patch is let through."""
-        raise NotImplementedError
+        """Raise AnchorError with set, patch, file, line, evidence and what to do, unless `ok`."""
+        bad = [item for item in self.anchors if not item.state.passes]
+        if not bad:
+            return
+        first, others = bad[0], bad[1:]
+        patch = next(item for item in self.patches if (item.ref, item.name) == (first.ref, first.patch))
+        message = {
+            State.APPLIED: f"already applied: {first}",
+            State.UPSTREAMED: f"upstreamed: {first.ref} {first.patch}: its retire-when is true",
+        }.get(first.state, f"{first.state}: {first}")
+        details = [*patch.details, *first.details]
+        details += [f"also {item.state}: {item} ({item.where})" for item in others]
+        raise AnchorError(message, where=first.where, hint=_WHAT_NOW[first.state], details=tuple(details))
 
 
 @dataclass(frozen=True)
 class CompileError:
-    """A Python file that does not compile after patching."""
+    """A Python file that does not compile after patching; `text` is its line."""
 
     path: str
     line: int
@@ -103,11 +139,119 @@ class CompileError:
 def check(tree: Tree, sets: Sequence[PatchSet], engine_version: str) -> SeriesReport:
     """Go through all patches of `sets` in sequence on `tree`, each edit on the result of the former ones.
 
-    Goes on after a failure, so that everything is reported at once; writes nothing.
+    Goes on after a failure, so that everything is reported at once. Writes nothing.
     """
-    raise NotImplementedError
+    run = _Run(tree, engine_version)
+    for one in sets:
+        for patch in one.patches:
+            run.patch(one.ref, patch)
+    ok = all(item.state.passes for item in run.patches)
+    return SeriesReport(tuple(run.anchors), tuple(run.patches), run.overlay.changed if ok else {})
 
 
-def compile_errors(changes: Mapping[str, tuple[bytes | None, bool]]) -> tuple[CompileError, ...]:
+def compile_errors(changes: Mapping[str, Content]) -> tuple[CompileError, ...]:
     """The Python files among `changes` (as in SeriesReport) that do not compile."""
-    raise NotImplementedError
+    errors = []
+    for path, (content, _) in changes.items():
+        if content is None or not path.endswith(".py"):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(content, path, "exec", dont_inherit=True)
+        except SyntaxError as fault:
+            text = fault.text.strip() if fault.text else ""
+            errors.append(CompileError(path, fault.lineno or 1, text, fault.msg))
+        except (ValueError, RecursionError, MemoryError) as fault:
+            errors.append(CompileError(path, 1, "", str(fault) or type(fault).__name__))
+    return tuple(errors)
+
+
+@dataclass
+class _Run:
+    """A series on its way."""
+
+    tree: Tree
+    engine_version: str
+    anchors: list[AnchorReport] = field(default_factory=list)
+    patches: list[PatchReport] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.overlay = Overlay(self.tree)
+
+    def patch(self, ref: str, patch: Patch) -> None:
+        retired = patch.retire_when is not None and _retired(patch.retire_when, self.tree, self.engine_version)
+        paths = {path for edit in patch.edits for path in _paths(edit)}
+        before = {path: self.overlay.content(path) for path in sorted(paths)}
+        reports: list[AnchorReport] = []
+        for edit in patch.edits:
+            by = f"{ref} {patch.name}, edit {edit.number}"
+            if retired:
+                found: Sequence[Finding] = (Finding(State.UPSTREAMED, edit.where),)
+            else:
+                found = attempt(self.overlay, edit, by)
+            reports += [self._report(ref, patch, edit, finding) for finding in found]
+            if not all(finding.state.passes for finding in found):
+                self.unfit.setdefault(edit.file, by)
+        state = max((report.state for report in reports), key=lambda state: state.rank)
+        changes: list[Change] = []
+        if state.passes:
+            after = {path: self.overlay.content(path) for path in before}
+            changes = [
+                Change(path, old, after[path][0], old_mode, after[path][1])
+                for path, (old, old_mode) in before.items()
+                if (old, old_mode) != after[path]
+            ]
+        self.anchors += reports
+        self.patches.append(
+            PatchReport(ref, patch.name, patch.reason, patch.origin, state, _half(reports), tuple(changes))
+        )
+
+    def _report(self, ref: str, patch: Patch, edit: Edit, finding: Finding) -> AnchorReport:
+        details = finding.details
+        if not finding.state.passes and edit.file in self.unfit and finding.state is not State.UPSTREAMED:
+            details = (f"an earlier edit of this file did not fit: {self.unfit[edit.file]}", *details)
+        return AnchorReport(
+            ref=ref,
+            patch=patch.name,
+            edit=edit.number,
+            action=edit.action,
+            file=edit.file,
+            line=finding.line,
+            text=finding.text,
+            state=finding.state,
+            hint=finding.hint,
+            details=details,
+            where=finding.where,
+        )
+
+
+def _half(reports: Sequence[AnchorReport]) -> tuple[str, ...]:
+    """Says which edits of a patch are in the tree and which are not, when it is some of each."""
+    applied = [item for item in reports if item.state is State.APPLIED]
+    others = [item for item in reports if item.state is not State.APPLIED]
+    if not applied or not others:
+        return ()
+    return (f"half applied: {_names(applied)} in the tree, {_names(others)} not",)
+
+
+def _names(reports: Iterable[AnchorReport]) -> str:
+    names = [f"{item.edit} ({item.file}{f':{item.line}' if item.line else ''})" for item in reports]
+    return ("edit " if len(names) == 1 else "edits ") + ", ".join(names)
+
+
+def _retired(when: RetireWhen, tree: Tree, engine_version: str) -> bool:
+    if when.engine is not None:
+        from packaging.specifiers import SpecifierSet
+
+        if not SpecifierSet(when.engine).contains(engine_version, prereleases=True):
+            return False
+    if when.file is not None and when.contains is not None:
+        content = tree.read(when.file)
+        return content is not None and when.contains in decoded(content).replace("\r\n", "\n")
+    return True
+
+
+def _paths(edit: Edit) -> tuple[str, ...]:
+    return (edit.file, edit.to) if isinstance(edit, RenameFile) else (edit.file,)

@@ -1,0 +1,265 @@
+"""Whether an edit at an anchor fits a text, and the splices it would make.
+
+Nothing is guessed: the anchor is found exactly as often as it should be, or the edit does not fit. The text has the
+result already (`applied`) only when the result stands in its place and no other place waits for the edit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kdeploy.anchors import (
+    Anchor,
+    Occurrence,
+    ScopeError,
+    State,
+    indented,
+    leading_space,
+    line_end,
+    line_of,
+    line_start,
+    line_text,
+    lines_at,
+    lines_back,
+    nearest,
+    newline_of,
+    occurrences,
+    scope_name,
+    scopes,
+    within,
+)
+from kdeploy.edits import InsertAfter, InsertBefore, Replace, TextEdit
+from kdeploy.errors import Location
+
+Origin = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Splice:
+    """Put `text` in the place of `source[start:end]`."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an edit found: its state, the line and its text, the splices (only when it passes), and the evidence."""
+
+    state: State
+    where: Location
+    line: int | None = None
+    text: str = ""
+    hint: int | None = None
+    splices: tuple[Splice, ...] = ()
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A text an edit is tried on: where the edit is written, its line hint, and how lines are told to people.
+
+    `origin` turns a line of `source` into the line people know, that of the file before anything was patched.
+    """
+
+    source: str
+    where: Location
+    hint: int | None
+    origin: Origin
+
+    def found(self, state: State, at: int, details: Sequence[str] = (), splices: Sequence[Splice] = ()) -> Finding:
+        """A finding at the position `at`; an applicable one is `moved` when the hint says another line."""
+        line = line_of(self.source, at)
+        known = self.origin(line)
+        if state is State.APPLICABLE and self.hint not in (None, line, known):
+            state = State.MOVED
+        text = line_text(self.source, at).strip()
+        return Finding(state, self.where, known, text, self.hint, tuple(splices), tuple(details))
+
+    def missing(self, details: Sequence[str]) -> Finding:
+        """A finding without a place."""
+        return Finding(State.MISSING, self.where, hint=self.hint, details=tuple(details))
+
+    def lines(self, places: Iterable[Occurrence]) -> str:
+        """The lines of `places`, for people."""
+        numbers = [str(self.origin(place.line)) for place in places]
+        return ("line " if len(numbers) == 1 else "lines ") + ", ".join(numbers)
+
+    def nearest(self, anchor: Anchor) -> tuple[str, ...]:
+        """What comes nearest to `anchor`, with a diff."""
+        near = nearest(self.source, anchor)
+        if near is None:
+            return ("nothing in the file is like it",)
+        return (f"nearest, at line {self.origin(near.line)} ({near.ratio:.0%} alike):", *near.diff)
+
+
+def judge(source: str, edit: TextEdit, origin: Origin = lambda line: line) -> Finding:
+    """What `edit` finds in `source`; its splices make the edit when it passes."""
+    subject = Subject(source, edit.where, edit.anchor.line, origin)
+    try:
+        return _judge(subject, edit)
+    except ScopeError as fault:
+        return subject.missing((f"the scope '{edit.anchor.within}' cannot be looked for: {fault}",))
+
+
+def splice(source: str, splices: Iterable[Splice]) -> str:
+    """Make all `splices`, which do not overlap, at once."""
+    parts, done = [], 0
+    for item in sorted(splices, key=lambda item: (item.start, item.end)):
+        parts += [source[done : item.start], item.text]
+        done = item.end
+    return "".join([*parts, source[done:]])
+
+
+def outside(places: Sequence[Occurrence], results: Sequence[Occurrence]) -> list[Occurrence]:
+    """The `places` that are not inside a result: a result may well repeat the text it was made from."""
+    return [p for p in places if not any(r.start <= p.start and p.end <= r.end for r in results)]
+
+
+def _judge(subject: Subject, edit: TextEdit) -> Finding:
+    source, anchor = subject.source, edit.anchor
+    everywhere = occurrences(source, anchor)
+    places = within(source, everywhere, anchor.within)
+    waiting, done = (
+        _replaced(subject, edit, places) if isinstance(edit, Replace) else _inserted(source, edit, places)
+    )
+    if done and not waiting and len(done) == anchor.count:
+        return subject.found(State.APPLIED, done[0].start)
+    if done and (waiting or places):
+        stands = f"its result stands at {subject.lines(done)} already"
+        rest = f"; {subject.lines(waiting)} without it" if waiting else f"; wanted {anchor.count}"
+        return subject.found(State.AMBIGUOUS, (waiting or done)[0].start, (stands + rest,))
+    if len(places) > anchor.count:
+        details = (f"found {len(places)} times, at {subject.lines(places)}; wanted {anchor.count}",)
+        return subject.found(State.AMBIGUOUS, places[0].start, details)
+    if len(places) < anchor.count:
+        return _missing(subject, anchor, everywhere, places, done)
+    if any(later.start < former.end for former, later in itertools.pairwise(places)):
+        return subject.found(State.AMBIGUOUS, places[0].start, (f"{subject.lines(places)}: its places overlap",))
+    return subject.found(State.APPLICABLE, places[0].start, splices=_splices(source, edit, places))
+
+
+def _inserted(
+    source: str, edit: InsertAfter | InsertBefore, places: Sequence[Occurrence]
+) -> tuple[list[Occurrence], list[Occurrence]]:
+    """The places without the inserted lines beside them, and those with them; none that is inside inserted lines."""
+    waiting, done = [], []
+    covered = (-1, -1)
+    for place in places if isinstance(edit, InsertAfter) else reversed(places):
+        if covered[0] <= place.start < covered[1]:
+            continue
+        lines = indented(_lines(edit.text), place.indent)
+        start: int | None = _end_of_lines(source, edit.anchor, place)
+        if isinstance(edit, InsertBefore):
+            start = lines_back(source, line_start(source, place.start), len(lines))
+        end = None if start is None else lines_at(source, start, lines)
+        if start is None or end is None:
+            waiting.append(place)
+        else:
+            covered = (start, end)
+            done.append(place)
+    return sorted(waiting, key=_start), sorted(done, key=_start)
+
+
+def _replaced(
+    subject: Subject, edit: Replace, places: Sequence[Occurrence]
+) -> tuple[list[Occurrence], list[Occurrence]]:
+    """The places outside of every replacement, and the replacements themselves.
+
+    A replacement without visible text would stand everywhere, so it is never seen.
+    """
+    source, anchor = subject.source, edit.anchor
+    results: list[Occurrence] = []
+    if anchor.is_block and edit.text.strip():
+        results = list(occurrences(source, Anchor("\n".join(_lines(edit.text)) + "\n")))
+    elif edit.text.strip() and (first := _lines(edit.text)[0]):
+        for place in occurrences(source, Anchor(first)):
+            before = source[line_start(source, place.start) : place.start] + anchor.text
+            text = _inline(source, edit.text, place.start, leading_space(before))
+            if source.startswith(text, place.start):
+                results.append(Occurrence(place.start, place.start + len(text), place.line, ""))
+    results = list(within(source, results, anchor.within))
+    if not places and len(results) > anchor.count == 1:  # equal text elsewhere: only a hint can tell them apart
+        results = [r for r in results if anchor.line in (r.line, subject.origin(r.line))] or results
+    return outside(places, results), results
+
+
+def _splices(source: str, edit: TextEdit, places: Sequence[Occurrence]) -> tuple[Splice, ...]:
+    if isinstance(edit, Replace):
+        return tuple(_replacement(source, edit, place) for place in places)
+    points: dict[int, Splice] = {}  # two anchors on one line: its insertion is made once
+    for place in places:
+        lines = indented(_lines(edit.text), place.indent)
+        if isinstance(edit, InsertBefore):
+            point = line_start(source, place.start)
+        else:
+            point = _end_of_lines(source, edit.anchor, place)
+        newline = newline_of(source, place.end - 1)
+        if point == 0 or source.endswith("\n", 0, point):
+            text = "".join(line + newline for line in lines)
+        else:  # the file does not end in a newline, and will not afterwards
+            text = "".join(newline + line for line in lines)
+        points[point] = Splice(point, point, text)
+    return tuple(points.values())
+
+
+def _replacement(source: str, edit: Replace, place: Occurrence) -> Splice:
+    if not edit.anchor.is_block:
+        return Splice(place.start, place.end, _inline(source, edit.text, place.start, place.indent))
+    newline = newline_of(source, place.start)
+    text = "".join(line + newline for line in indented(_lines(edit.text), place.indent)) if edit.text else ""
+    if not source.endswith("\n", 0, place.end):
+        text = text.removesuffix(newline)
+    return Splice(place.start, place.end, text)
+
+
+def _inline(source: str, text: str, position: int, indent: str) -> str:
+    first, *rest = _lines(text)
+    return newline_of(source, position).join([first, *indented(rest, indent)])
+
+
+def _end_of_lines(source: str, anchor: Anchor, place: Occurrence) -> int:
+    return place.end if anchor.is_block else line_end(source, place.start)
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
+
+
+def _start(place: Occurrence) -> int:
+    return place.start
+
+
+def _missing(
+    subject: Subject,
+    anchor: Anchor,
+    everywhere: Sequence[Occurrence],
+    places: Sequence[Occurrence],
+    results: Sequence[Occurrence],
+) -> Finding:
+    details = []
+    if places:
+        details.append(f"found {len(places)} times only, at {subject.lines(places)}; wanted {anchor.count}")
+    elif everywhere:
+        details.append(f"it stands at {subject.lines(everywhere)}, but not inside '{anchor.within}'")
+    if results:
+        details.append(f"its replacement stands at {subject.lines(results)}: whether by this edit cannot be told")
+    if anchor.within:
+        details += _about_scope(subject, anchor.within)
+    if not everywhere:
+        details += subject.nearest(anchor)
+    return subject.missing(details)
+
+
+def _about_scope(subject: Subject, name: str) -> list[str]:
+    known = scopes(subject.source)
+    ranges = known.get(scope_name(name))
+    if ranges:
+        spans = ", ".join(f"{subject.origin(first)}-{subject.origin(last)}" for first, last in ranges)
+        return [f"'{name}' is at lines {spans}"]
+    near = difflib.get_close_matches(scope_name(name), known, n=1)
+    return [f"the file has no '{name}'" + (f"; the nearest is '{near[0]}'" if near else "")]
