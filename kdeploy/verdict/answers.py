@@ -57,7 +57,9 @@ def chat(transcript: Transcript, expectation: Expectation) -> Check:
     if not transcript.chat:
         return _absent("chat", bool(probes(expectation.prompts, expectation.bounds, "")["chat"]))
     known, bad = _wrong(transcript.chat, expectation)
-    bad += [f"{answer.name}: an empty answer" for answer in transcript.chat if not answer.whole.strip()]
+    bad += [
+        f"{answer.name}: an empty answer" for answer in transcript.chat if not (answer.error or answer.whole.strip())
+    ]
     return settle("chat", f"{len(transcript.chat)} answers, {known} of them known and to the letter", bad)
 
 
@@ -70,7 +72,9 @@ def expect(transcript: Transcript, expectation: Expectation) -> Check:
         if pattern is None:
             continue
         count += 1
-        if not re.search(pattern, answer.whole):
+        if answer.error is not None:
+            bad.append(f"{answer.name}: not answered")
+        elif not re.search(pattern, answer.whole):
             bad.append(f"{answer.name}: {_clip(answer.whole)} has nothing like {pattern!r}")
     if not count:
         return not_applicable("answers.expect", "no answered prompt has a pattern")
@@ -90,7 +94,8 @@ def look(transcript: Transcript, expectation: Expectation) -> Check:
         seen += 1
         cut = answer.finish == "length"
         findings = garble.find(answer.whole, answer.ids, cut=cut)
-        bad += [f"{title}/{answer.name}: {finding}: {_clip(answer.whole)}" for finding in findings]
+        if findings:
+            bad.append(f"{title}/{answer.name}: {', '.join(map(str, findings))}: {_clip(answer.whole)}")
     return settle("answers.garble", f"{seen} answers look like text, {right} more are right to the letter", bad)
 
 
@@ -139,6 +144,9 @@ def typed(transcript: Transcript, expectation: Expectation) -> Check:
         return _absent("json", bool(planned))
     bad = []
     for answer in transcript.json:
+        if answer.error is not None:
+            bad.append(f"{answer.name}: not answered")
+            continue
         try:
             value = json.loads(answer.text)
         except ValueError as fault:
@@ -157,7 +165,9 @@ def _wrong(answers: tuple[Answer, ...], expectation: Expectation) -> tuple[int, 
         if right is None:
             continue
         known += 1
-        if answer.text != right:
+        if answer.error is not None:
+            bad.append(f"{answer.name}: not answered")
+        elif answer.text != right:
             bad.append(f"{answer.name}: {_parting(answer.text, right)}")
         elif answer.finish != "stop":
             bad.append(f"{answer.name}: right, but it ended by {answer.finish!r}, not by itself")

@@ -107,13 +107,13 @@ def _same(declared: Any, effective: Any) -> bool:
     if declared == "auto":  # the server chooses; it must have chosen something
         return effective is not None
     if isinstance(declared, bool) or isinstance(effective, bool):
-        return bool(declared is effective)
+        return isinstance(declared, bool) and isinstance(effective, bool) and declared == effective
     if isinstance(declared, list) or isinstance(effective, list):
         left = declared if isinstance(declared, list) else [declared]
         right = effective if isinstance(effective, list) else [effective]
         return len(left) == len(right) and all(map(_same, left, right))
     if isinstance(declared, str) and declared.startswith("{"):
-        return _parsed(declared) == _parsed(effective)
+        return bool(_parsed(declared) == _parsed(effective))
     try:
         return float(declared) == float(effective)
     except (TypeError, ValueError):

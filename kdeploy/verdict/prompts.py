@@ -99,7 +99,7 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
     """Build the plan of probes that the agent runs: JSON, every list bounded, nothing to decide on the host.
 
     Keys: `protocol`, `model` (its name at /v1), `request-s`, `chat-options`, `alone`, `chat`, `together` (groups),
-    `json`, `repeat`, `brief` (for the agent's own check after it went back to known-good), `signatures` (of a log).
+    `json`, `repeat`, `brief` (for the agent's own check after it went back to known-good), `log` (signatures).
     """
     chosen = [prompt for prompt in prompts if prompt.quick or not bounds.quick]
     texts = [prompt for prompt in chosen if prompt.text is not None]
@@ -120,7 +120,7 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
         "json": [{**_as_chat(prompt), "schema": prompt.json_schema} for prompt in typed],
         "repeat": again,
         "brief": [{**_as_text(prompt), "answer": prompt.answer} for prompt in _briefest(texts)],
-        "signatures": list(signatures.FATAL),
+        "log": list(signatures.FATAL),
     }
 
 

@@ -78,19 +78,28 @@ def brief(base_url: str, expected: List[Json], deadline: float) -> None:
             raise NotReady("%s: answered %r, not %r" % (ask["name"], answer["text"][:200], ask["answer"][:200]))
 
 
-def scan_log(path: str, signatures: List[str]) -> Json:
+def scan_log(path: str, signatures: List[str], since: str = "") -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
-    The first matching lines are kept, and the last lines of all; values that look secret are left out.
+    Only what comes after the last line that is `since` counts: a log goes on from one release to the next. The first
+    matching lines are kept, and the last lines of all; values that look secret are left out. No file is an empty log.
     """
     wanted = re.compile("|".join("(?:%s)" % one for one in signatures)) if signatures else None
     matches: List[Json] = []
     tail: Deque[str] = deque(maxlen=TAIL)
     size = number = 0
+    if not Path(path).exists():
+        return {"bytes": 0, "lines": 0, "matches": [], "tail": []}
     with Path(path).open("rb") as stream:
-        for number, raw in enumerate(iter(lambda: stream.readline(1 << 20), b""), 1):
-            size += len(raw)
-            text = SECRET_IN_LOG.sub(r"\1(withheld)", raw.decode("utf-8", "replace").rstrip("\r\n"))
+        for raw in iter(lambda: stream.readline(1 << 20), b""):
+            text = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if since and text == since:
+                size = number = 0
+                matches.clear()
+                tail.clear()
+                continue
+            size, number = size + len(raw), number + 1
+            text = SECRET_IN_LOG.sub(r"\1(withheld)", text)
             if wanted is not None and len(matches) < MATCHES and wanted.search(text):
                 matches.append({"line": number, "text": text[:LINE]})
             tail.append(text[:LINE])
