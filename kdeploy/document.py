@@ -1,24 +1,22 @@
 """YAML read strictly into frozen models, with the place of every value.
 
-PyYAML by itself keeps the last of two equal keys, reads `no` as False and `12:30:45` as 45045. Here a scalar is what
-YAML 1.2's core schema says it is, a duplicate key is an error, and every error knows its line and column.
+Every error names file, line and column, and for an unknown key the nearest right one.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
-import yaml
 
+from kdeploy import strict_yaml
 from kdeploy.errors import KdeployError, Location
-
-Loc = tuple[str | int, ...]
+from kdeploy.strict_yaml import Loc
 
 
 class Model(pydantic.BaseModel):
@@ -34,14 +32,6 @@ class Model(pydantic.BaseModel):
 
 
 M = TypeVar("M", bound=pydantic.BaseModel)
-
-_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_CONSTANTS: Mapping[str, object] = {
-    "": None, "~": None, "null": None, "Null": None, "NULL": None,
-    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
-    ".inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,18 +68,8 @@ def read(path: Path, error: type[KdeployError]) -> Document:
 
 
 def parse(text: str, path: str, error: type[KdeployError]) -> Document:
-    """Parse the `text` of one YAML document; `path` is only named in errors."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        node = yaml.compose(text, Loader=loader)
-    except yaml.MarkedYAMLError as fault:
-        mark = fault.problem_mark or fault.context_mark
-        where = Location(path, mark.line + 1, mark.column + 1) if mark else None
-        raise error(f"not valid YAML: {fault.problem or fault.context}", where=where) from fault
-    except (yaml.YAMLError, ValueError) as fault:
-        raise error(f"{path} is not valid YAML: {fault}") from fault
-    marks: dict[Loc, Location] = {}
-    values = _construct(node, (), path, marks, error) if node is not None else None
+    """Parse the `text` of one YAML document (see `strict_yaml`); `path` is only named in errors."""
+    values, marks = strict_yaml.values(text, path, error)
     return Document(path, values, marks)
 
 
@@ -108,84 +88,105 @@ def check(document: Document, model: type[M], error: type[KdeployError]) -> M:
         found = "nothing" if document.values is None else type(document.values).__name__
         raise error(f"expected a mapping of keys, found {found}", where=document.where())
     try:
-        return model.model_validate(document.values)
+        return model.model_validate(document.values, by_alias=True, by_name=False)
     except pydantic.ValidationError as fault:
-        faults = [_explain(document, model, item) for item in fault.errors(include_url=False)]
-        faults.sort(key=lambda item: item[0])
-        where, message, hint = faults[0]
-        others = tuple(f"{at}: {what}" for at, what, _ in faults[1:])
-        raise error(message, where=where, hint=hint, details=others) from fault
+        items = _of_likeliest_members(document, fault.errors(include_url=False))
+        faults = _sorted([_explain(document, model, item) for item in items])
+        first, others = faults[0], faults[1:]
+        details = tuple(f"{item.where}: {item.message}" for item in others)
+        raise error(first.message, where=first.where, hint=first.hint, details=details) from fault
 
 
-def _construct(
-    node: yaml.Node, loc: Loc, path: str, marks: dict[Loc, Location], error: type[KdeployError]
-) -> Any:
-    here = Location(path, node.start_mark.line + 1, node.start_mark.column + 1)
-    marks[loc] = here
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node)
-    if isinstance(node, yaml.SequenceNode):
-        return [_construct(item, (*loc, index), path, marks, error) for index, item in enumerate(node.value)]
-    if not isinstance(node, yaml.MappingNode):  # pragma: no cover - YAML has three kinds of node
-        raise error(f"unexpected YAML node {node.tag}", where=here)
-    values: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key_at = Location(path, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise error("a key must be plain text", where=key_at)
-        key = key_node.value
-        if key in values:
-            raise error(f"key '{key}' is given twice (first at {marks[(*loc, key)]})", where=key_at)
-        values[key] = _construct(value_node, (*loc, key), path, marks, error)
-        marks[(*loc, key)] = key_at  # an error about a value is easiest to find at its key
-    return values
+@dataclass(frozen=True)
+class _Fault:
+    """One error for people; `loc` is the value's place, `key` the key that is missing or unknown there."""
+
+    where: Location
+    loc: Loc
+    message: str
+    hint: str | None = None
+    kind: str = ""
+    key: str | None = None
+    instead: str | None = None
 
 
-def _scalar(node: yaml.ScalarNode) -> Any:
-    text: str = node.value
-    if node.style is not None:  # quoted or a block: always text
-        return text
-    if text in _CONSTANTS:
-        return _CONSTANTS[text]
-    if _INT.fullmatch(text):
-        return int(text, 0) if text.lower().startswith(("0o", "0x")) else int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text
+def _of_likeliest_members(document: Document, items: Sequence[Any]) -> list[Any]:
+    """Of every union only the errors of the member that was meant: its kind is right, and it was understood furthest.
+
+    Pydantic gives the errors of all members, and puts the name of the member into loc, where the document has no key.
+    """
+    members: dict[Loc, dict[Loc, list[Any]]] = {}
+    for item in items:
+        loc = item["loc"][:-1] if item["type"] == "missing" else item["loc"]
+        at = next((at for at, part in enumerate(loc) if not _known(document, loc[:at], part)), len(loc))
+        members.setdefault(loc[:at], {}).setdefault(loc[at : at + 1], []).append(item)
+
+    def unlike(errors: list[Any], size: int) -> tuple[bool, int, int]:
+        elsewhere = any(len(item["loc"]) == size + 1 and item["type"] != "missing" for item in errors)
+        wrong_kind = sum(item["type"] in ("literal_error", "enum") for item in errors)
+        return elsewhere, wrong_kind, len(errors)
+
+    kept = []
+    for prefix, found in members.items():
+        best = min(unlike(errors, len(prefix)) for member, errors in found.items())
+        kept += [
+            item
+            for member, errors in found.items()
+            if not member or unlike(errors, len(prefix)) == best
+            for item in errors
+        ]
+    return kept
 
 
-def _explain(
-    document: Document, model: type[pydantic.BaseModel], item: Any
-) -> tuple[Location, str, str | None]:
-    # Tagged and plain unions put the name of the member into loc; what the document knows are its own keys.
+def _sorted(faults: list[_Fault]) -> list[_Fault]:
+    """The errors by place, each one once; a misspelt key is not also missing."""
+    meant = {(fault.loc[:-1], fault.instead) for fault in faults if fault.instead}
+    faults = [fault for fault in faults if fault.kind != "missing" or (fault.loc, fault.key) not in meant]
+    kept = {(fault.where, fault.message): fault for fault in faults}
+    return sorted(kept.values(), key=lambda fault: fault.where)
+
+
+def _explain(document: Document, model: type[pydantic.BaseModel], item: Any) -> _Fault:
+    # Unions put the name of the member into loc; what the document knows are its own keys.
     loc = tuple(part for index, part in enumerate(item["loc"]) if _known(document, item["loc"][:index], part))
-    missing = item["type"] == "missing"
-    name = ".".join(str(part) for part in (*loc, *(item["loc"][-1:] if missing else ())))
+    kind, key = item["type"], str(item["loc"][-1]) if item["loc"] else ""
     where = document.where(loc)
-    if missing:
-        return where, f"'{name}' is required", None
-    if item["type"] == "extra_forbidden":
-        right = _keys(model, item["loc"][:-1])
-        near = difflib.get_close_matches(str(item["loc"][-1]), right, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"known keys here: {', '.join(right)}"
-        return where, f"unknown key '{name}'", hint
-    if item["type"] == "value_error":
-        return where, f"'{name}': {str(item['ctx']['error'])}" if name else str(item["ctx"]["error"]), None
+    if kind == "missing":
+        name = ".".join(map(str, (*loc, key)))
+        return _Fault(where, loc, f"'{name}' is required", kind=kind, key=key)
+    name = ".".join(map(str, loc))
+    if kind == "extra_forbidden":
+        right = _keys(model, loc[:-1])
+        near = difflib.get_close_matches(key, right, n=1, cutoff=0.5)
+        advice = f"did you mean '{near[0]}'?" if near else f"known keys here: {', '.join(right)}"
+        return _Fault(where, loc, f"unknown key '{name}'", advice, kind, key, near[0] if near else None)
+    if kind == "value_error":
+        reason = str(item["ctx"]["error"])
+        return _Fault(where, loc, f"'{name}': {reason}" if name else reason, kind=kind)
     given = item["input"]
     shown = "" if isinstance(given, dict | list) else f", not {given!r}"
-    return where, f"'{name}': {item['msg'][0].lower()}{item['msg'][1:]}{shown}", None
+    message = f"'{name}': {item['msg'][0].lower()}{item['msg'][1:]}{shown}"
+    hint = None
+    if kind == "string_type" and isinstance(given, bool | int | float):
+        hint = "put it in quotes"
+    elif kind in ("literal_error", "enum") and isinstance(given, str):
+        near = difflib.get_close_matches(given, re.findall(r"'([^']*)'", item["ctx"]["expected"]), n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else None
+    return _Fault(where, loc, message, hint, kind)
 
 
 def _known(document: Document, parents: Loc, part: str | int) -> bool:
     values = document.values
     for step in parents:
-        if isinstance(values, dict) and step in values:
+        if _holds(values, step):
             values = values[step]
-        elif isinstance(values, list) and isinstance(step, int) and step < len(values):
-            values = values[step]
-    return (isinstance(values, dict) and part in values) or (
-        isinstance(values, list) and isinstance(part, int) and part < len(values)
-    )
+    return _holds(values, part)
+
+
+def _holds(values: Any, key: str | int) -> bool:
+    if isinstance(values, dict):
+        return key in values
+    return isinstance(values, list) and isinstance(key, int) and key < len(values)
 
 
 def _keys(model: type[pydantic.BaseModel], loc: Loc) -> list[str]:
@@ -195,9 +196,7 @@ def _keys(model: type[pydantic.BaseModel], loc: Loc) -> list[str]:
     spots = [schema]
     for part in loc:
         spots = [deeper for spot in spots for deeper in _descend(spot, part, definitions)]
-    found = {
-        key for spot in spots for flat in _flatten(spot, definitions) for key in flat.get("properties", {})
-    }
+    found = {key for spot in spots for flat in _flatten(spot, definitions) for key in flat.get("properties", {})}
     return sorted(found)
 
 
@@ -217,8 +216,6 @@ def _descend(spot: dict[str, Any], part: str | int, definitions: dict[str, Any])
             deeper.append(flat["properties"][part])
         elif isinstance(flat.get("additionalProperties"), dict):
             deeper.append(flat["additionalProperties"])
-        elif flat.get("title") == part:  # the member's name of a union
-            deeper.append(flat)
     return deeper
 
 
