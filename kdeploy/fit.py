@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -129,7 +130,7 @@ def _judge(subject: Subject, edit: TextEdit) -> Finding:
     )
     if done and not waiting and len(done) == anchor.count:
         return subject.found(State.APPLIED, done[0].start)
-    if done and (waiting or places):
+    if done and len(waiting) < len(places):
         stands = f"its result stands at {subject.lines(done)} already"
         rest = f"; {subject.lines(waiting)} without it" if waiting else f"; wanted {anchor.count}"
         return subject.found(State.AMBIGUOUS, (waiting or done)[0].start, (stands + rest,))
@@ -176,12 +177,14 @@ def _replaced(
     results: list[Occurrence] = []
     if anchor.is_block and edit.text.strip():
         results = list(occurrences(source, Anchor("\n".join(_lines(edit.text)) + "\n")))
-    elif edit.text.strip() and (first := _lines(edit.text)[0]):
-        for place in occurrences(source, Anchor(first)):
-            before = source[line_start(source, place.start) : place.start] + anchor.text
-            text = _inline(source, edit.text, place.start, leading_space(before))
-            if source.startswith(text, place.start):
-                results.append(Occurrence(place.start, place.start + len(text), place.line, ""))
+    elif edit.text.strip():
+        first = _lines(edit.text)[0]
+        starts = [place.start for place in occurrences(source, Anchor(first))] if first else _line_ends(source)
+        for at in starts:
+            before = source[line_start(source, at) : at] + anchor.text
+            text = _inline(source, edit.text, at, leading_space(before))
+            if source.startswith(text, at):
+                results.append(Occurrence(at, at + len(text), line_of(source, at), ""))
     results = list(within(source, results, anchor.within))
     if not places and len(results) > anchor.count == 1:  # equal text elsewhere: only a hint can tell them apart
         results = [r for r in results if anchor.line in (r.line, subject.origin(r.line))] or results
@@ -228,6 +231,10 @@ def _end_of_lines(source: str, anchor: Anchor, place: Occurrence) -> int:
 
 def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
+
+
+def _line_ends(source: str) -> list[int]:
+    return [match.start() for match in re.finditer(r"\r?\n", source)]
 
 
 def _start(place: Occurrence) -> int:
