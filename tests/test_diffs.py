@@ -123,14 +123,14 @@ REFUSED = [
     ("binary, said only", "diff --git a/x b/x\nBinary files a/x and b/x differ\n", 2, "a binary patch"),
     ("copy", "diff --git a/x b/y\ncopy from x\ncopy to y\n", 2, "a copied file"),
     ("symlink", "diff --git a/x b/x\nnew file mode 120000\n", 2, "symlinks"),
-    ("merge", "diff --cc x\n--- a/x\n+++ b/x\n@@@ -1 -1 +1 @@@\n", 3, "a hunk (@@ ...) was expected"),
+    ("merge", "diff --cc x\n--- a/x\n+++ b/x\n@@@ -1 -1 +1 @@@\n", 4, "a combined diff"),
     ("merge, late", HUNK + "@@ -1 +1 @@\n-a\n+b\n@@@ -1,2 -1,2 +1,2 @@@\n", 6, "a combined diff"),
     ("too short", HUNK + "@@ -1,3 +1,3 @@\n a\n-b\n+c\n", 3, "the diff ends inside a hunk"),
     (
         "too short, more follows",
-        HUNK + "@@ -1,3 +1,3 @@\n a\n-b\n+c\n" + HUNK,
-        7,
-        "does not have the lines that its header",
+        HUNK + "@@ -1,4 +1,4 @@\n a\n-b\n+c\n" + HUNK + "@@ -1 +1 @@\n",
+        9,
+        "has fewer lines",
     ),
     ("too long", HUNK + "@@ -1 +1 @@\n-a\n+b\n+c\n", 6, "more lines than its header says"),
     ("context too much", HUNK + "@@ -1,1 +1,2 @@\n-a\n+b\n c\n", 6, "fewer lines than its header"),
@@ -211,7 +211,7 @@ def test_what_git_apply_does_with_that_twin(tmp_path: Path) -> None:
 def test_a_hunk_that_shows_its_own_def_needs_no_heading() -> None:
     old = "def moved():\n    pass\n\ndef mine():\n    return 1\n"
     diff = "--- a/x.py\n+++ b/x.py\n@@ -3,3 +3,3 @@ def before():\n \n def mine():\n-    return 1\n+    return 2\n"
-    assert applied({"x.py": old.encode()}, diff)[0] == [State.MOVED if False else State.APPLICABLE]
+    assert applied({"x.py": old.encode()}, diff)[0] == [State.APPLICABLE]
 
 
 def test_a_line_number_is_a_hint() -> None:
