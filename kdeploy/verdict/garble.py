@@ -20,11 +20,12 @@ READABLE = 24  # characters: less says too little to count as an answer of unkno
 # A run of one character. Rules and leaders ("-----", "......", "=====") are drawn on purpose, zeros stand in numbers,
 # and people write "Aaaaaah"; "!!!!!!" is token 0 of many vocabularies, the face of NaN.
 RULES = frozenset("-=_*#~.+·•─━═│┃|/\\<>^…")
-RULE_RUN, WORD_RUN, OTHER_RUN = 160, 16, 6
+RULE_RUN, SPACE_RUN, WORD_RUN, OTHER_RUN = 160, 80, 16, 6
 TOKEN_RUN = 16  # the same token id in a row; in good samples 3 (indentation, "= = =")
 
 # A piece repeated at once, again and again: so many times in a row, over so many characters.
 LOOP_TIMES, LOOP_CHARS = 6, 72
+LOOP_ALL, LOOP_ALL_CHARS = 0.8, 24  # of a short text that is little else: such a share, so many characters
 LOOP_PERIOD = 200  # characters: the longest piece that is looked for
 
 WORDS = 40  # from so many words on, repetition and variety say something
@@ -71,25 +72,29 @@ def _character_run(text: str, cut: bool) -> Finding | None:
 
 
 def _longest_run(char: str) -> int:
-    if char.isspace() or char in RULES:
+    if char.isspace():
+        return SPACE_RUN
+    if char in RULES:
         return RULE_RUN
     return WORD_RUN if char.isalnum() else OTHER_RUN
 
 
 def _token_run(text: str, ids: Sequence[int]) -> Finding | None:
-    if any(sum(1 for _ in group) >= TOKEN_RUN for char, group in groupby(text) if char in RULES or char == " "):
-        return None  # a drawn rule or deep indentation
     longest, token = max(((sum(1 for _ in group), token) for token, group in groupby(ids)), default=(0, -1))
-    return Finding("token run", f"token {token} {longest} times") if longest >= TOKEN_RUN else None
+    drawn = max((sum(1 for _ in group) for char, group in groupby(text) if char in RULES or char == " "), default=0)
+    if longest < TOKEN_RUN or longest <= drawn:  # a drawn rule or deep indentation has no fewer characters than tokens
+        return None
+    return Finding("token run", f"token {token} {longest} times")
 
 
 def _loop(text: str, cut: bool) -> Finding | None:
     """The same piece again and again, at once. Pieces without a letter or digit are rules of tables."""
+    least = min(LOOP_CHARS, max(LOOP_ALL_CHARS, int(LOOP_ALL * len(text))))
     for period in range(1, min(LOOP_PERIOD, len(text) // LOOP_TIMES) + 1):
         length = 0  # of the stretch in which each character equals the one a period before
         for at in range(period, len(text)):
             length = length + 1 if text[at] == text[at - period] else 0
-            if length + period >= max(LOOP_CHARS, LOOP_TIMES * period):
+            if length + period >= max(least, LOOP_TIMES * period):
                 piece = text[at - period + 1 : at + 1]
                 if any(char.isalnum() for char in piece) and len(set(piece)) > 1:
                     return Finding("loop", f"{piece[:40]!r} {(length + period) // period} times and more")
@@ -133,10 +138,16 @@ def _special(text: str, cut: bool) -> Finding | None:
 def _torn_words(text: str, cut: bool) -> Finding | None:
     """Words that change script inside. Chinese and Japanese put Latin words in without a space; that is no tear."""
     words = [word for word in re.findall(r"[^\W\d_]+", text) if len(word) > 1]
-    torn = [word for word in words if len({family for char in word if (family := _family(char))} - {"CJK"}) > 1]
+    torn = [word for word in words if len(_families_of_word(word)) > 1]
     if len(torn) < TORN_WORDS or len(torn) < TORN_SHARE * len(words):
         return None
     return Finding("script mix", f"{len(torn)} of {len(words)} words change script inside, as {torn[0]!r}")
+
+
+def _families_of_word(word: str) -> set[str]:
+    families = [family for char in word if (family := _family(char))]
+    neutral = {"CJK"} | ({"GREEK"} if families.count("GREEK") == 1 else set())  # "Δx"
+    return set(families) - neutral
 
 
 def _stew(text: str, cut: bool) -> Finding | None:
