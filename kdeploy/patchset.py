@@ -26,7 +26,18 @@ from kdeploy.errors import Location, PatchSetError
 from kdeploy.manifest import NAME, PatchSetFile, ProofFile, schemas
 from kdeploy.patch import Patch, RetireWhen
 
-__all__ = ["Patch", "PatchSet", "Proof", "RetireWhen", "all_refs", "find", "load", "resolve", "schemas"]
+__all__ = [
+    "Patch",
+    "PatchSet",
+    "Proof",
+    "RetireWhen",
+    "all_refs",
+    "find",
+    "load",
+    "resolve",
+    "schemas",
+    "with_required",
+]
 
 _TOP = ("patchset.yaml", "patches", "files", "proofs")
 _OTHER_SET = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)\s*([<>=!~].*)?")
@@ -122,6 +133,25 @@ def all_refs(root: Path) -> tuple[str, ...]:
     return tuple(f"{name}/{version}" for name, version in sorted(folders, key=lambda one: (one[0], _order(one[1]))))
 
 
+def with_required(root: Path, one: PatchSet) -> tuple[PatchSet, ...]:
+    """The sets that `one` requires, the newest below `root` that fit and theirs first, then `one` itself.
+
+    Raises PatchSetError when none fits.
+    """
+    found: list[PatchSet] = []
+    for number, text in enumerate(one.requires):
+        where = one.document.where(("requires", number))
+        name, wanted = _other_set(text, where)
+        fitting = [
+            ref for ref in all_refs(root) if ref.split("/")[0] == name and _contains(wanted, ref.split("/")[1])
+        ]
+        if not fitting:
+            raise PatchSetError(f"{one.ref} requires '{text}', and there is none in {root}", where=where)
+        known = {other.ref for other in found}
+        found += [other for other in with_required(root, load(root / fitting[-1])) if other.ref not in known]
+    return (*found, one)
+
+
 def resolve(sets: Sequence[PatchSet], engine_version: str) -> tuple[PatchSet, ...]:
     """Check that `sets`, in this order, go together and fit the engine; gives them back.
 
@@ -145,6 +175,32 @@ def resolve(sets: Sequence[PatchSet], engine_version: str) -> tuple[PatchSet, ..
                     message = f"{one.ref} conflicts with {other.ref}"
                     raise PatchSetError(message, where=one.document.where(("conflicts", number)), hint="drop one")
     return tuple(sets)
+
+
+def with_required(root: Path, one: PatchSet) -> tuple[PatchSet, ...]:
+    """The sets that `one` requires, each at its highest fitting version below `root`, and then `one` itself.
+
+    Raises PatchSetError when a required set is not there, or when sets require each other.
+    """
+    return _with_required(root, one, ())
+
+
+def _with_required(root: Path, one: PatchSet, above: tuple[PatchSet, ...]) -> tuple[PatchSet, ...]:
+    if one.name in [other.name for other in above]:
+        ring = " > ".join([*(other.ref for other in above), one.ref])
+        raise PatchSetError(f"patch sets require each other: {ring}", where=one.document.where(("requires",)))
+    before: dict[str, PatchSet] = {}
+    for index, text in enumerate(one.requires):
+        where = one.document.where(("requires", index))
+        name, wanted = _other_set(text, where)
+        refs = [ref for ref in all_refs(root) if ref.split("/")[0] == name]
+        fitting = [ref for ref in refs if _contains(wanted, ref.split("/")[1])]
+        if not fitting:
+            hint = f"there are: {', '.join(refs)}" if refs else f"there is no '{name}' in {root}"
+            raise PatchSetError(f"{one.ref} requires '{text}', which does not exist", where=where, hint=hint)
+        for other in _with_required(root, load(root / fitting[-1]), (*above, one)):
+            before.setdefault(other.name, other)
+    return (*before.values(), one)
 
 
 def _check_required(one: PatchSet, text: str, where: Location, sets: Sequence[PatchSet], index: int) -> None:
