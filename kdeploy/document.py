@@ -16,7 +16,7 @@ import pydantic
 
 from kdeploy import strict_yaml
 from kdeploy.errors import KdeployError, Location
-from kdeploy.strict_yaml import Loc
+from kdeploy.strict_yaml import Loc as Loc  # part of what a Document is
 
 
 class Model(pydantic.BaseModel):
@@ -223,5 +223,5 @@ def _nearest_file(path: Path) -> str | None:
     parent = path.parent
     if not parent.is_dir():
         return f"the folder {parent} does not exist either"
-    near = difflib.get_close_matches(path.name, [item.name for item in parent.iterdir()], n=1)
+    near = difflib.get_close_matches(path.name, [item.name for item in parent.iterdir() if item.is_file()], n=1)
     return f"did you mean {parent / near[0]}?" if near else None

@@ -133,25 +133,6 @@ def all_refs(root: Path) -> tuple[str, ...]:
     return tuple(f"{name}/{version}" for name, version in sorted(folders, key=lambda one: (one[0], _order(one[1]))))
 
 
-def with_required(root: Path, one: PatchSet) -> tuple[PatchSet, ...]:
-    """The sets that `one` requires, the newest below `root` that fit and theirs first, then `one` itself.
-
-    Raises PatchSetError when none fits.
-    """
-    found: list[PatchSet] = []
-    for number, text in enumerate(one.requires):
-        where = one.document.where(("requires", number))
-        name, wanted = _other_set(text, where)
-        fitting = [
-            ref for ref in all_refs(root) if ref.split("/")[0] == name and _contains(wanted, ref.split("/")[1])
-        ]
-        if not fitting:
-            raise PatchSetError(f"{one.ref} requires '{text}', and there is none in {root}", where=where)
-        known = {other.ref for other in found}
-        found += [other for other in with_required(root, load(root / fitting[-1])) if other.ref not in known]
-    return (*found, one)
-
-
 def resolve(sets: Sequence[PatchSet], engine_version: str) -> tuple[PatchSet, ...]:
     """Check that `sets`, in this order, go together and fit the engine; gives them back.
 
