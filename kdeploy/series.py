@@ -160,8 +160,9 @@ def compile_errors(changes: Mapping[str, Content]) -> tuple[CompileError, ...]:
                 warnings.simplefilter("ignore")
                 compile(content, path, "exec", dont_inherit=True)
         except SyntaxError as fault:
-            text = fault.text.strip() if fault.text else ""
-            errors.append(CompileError(path, fault.lineno or 1, text, fault.msg))
+            line = fault.lineno or 1
+            text = [*decoded(content).splitlines(), *[""] * line][line - 1].strip()
+            errors.append(CompileError(path, line, text, fault.msg))
         except (ValueError, RecursionError, MemoryError) as fault:
             errors.append(CompileError(path, 1, "", str(fault) or type(fault).__name__))
     return tuple(errors)
@@ -210,7 +211,7 @@ class _Run:
 
     def _report(self, ref: str, patch: Patch, edit: Edit, finding: Finding) -> AnchorReport:
         details = finding.details
-        if not finding.state.passes and edit.file in self.unfit and finding.state is not State.UPSTREAMED:
+        if finding.state in (State.MISSING, State.AMBIGUOUS) and edit.file in self.unfit:
             details = (f"an earlier edit of this file did not fit: {self.unfit[edit.file]}", *details)
         return AnchorReport(
             ref=ref,
