@@ -276,7 +276,7 @@ def history(profile: MaybeProfile = None, project: Project = None, json: Json = 
 @app.command()
 def logs(
     profile: MaybeProfile = None,
-    unit: Annotated[str, typer.Option("--unit", "-u", help="server, front or agent.")] = "server",
+    unit: Annotated[str, typer.Option("--unit", "-u", help="server, front or runner.")] = "server",
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many.")] = 100,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     project: Project = None,

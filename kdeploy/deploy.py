@@ -32,6 +32,9 @@ from kdeploy.verdict.judge import Verdict
 
 Note = Callable[[str], None]
 
+NOTHING_BEFORE = "nothing was serving before"
+"""The agent's note on a change that was undone on a host where nothing served."""
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -188,27 +191,29 @@ def _interrupted(host: Host, txn: str, patience: float, note: Note) -> Interrupt
 
 
 def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | None) -> Exception:
-    release, state, reason = goal.release.id, result.get("state"), str(result.get("reason") or "no reason given")
+    release, state = goal.release.id, result.get("state")
+    first, *more = str(result.get("reason") or "no reason given").splitlines()
     details = (
         tuple(f"{check.name}: {line}" for check in verdict.checks if not check.ok for line in check.evidence[:4])
         if verdict
         else ()
     )
     if state == "ROLLED_BACK":
-        now = result.get("serving")
-        after = f"{now} serves again" if now else "nothing was serving before, the public port stays closed"
+        after = str(result.get("note") or "")
+        if after == NOTHING_BEFORE:
+            after = f"{after}, so the public port stays closed"
         return GateError(
-            f"{host.name}: {release} was rejected; {after}. Reason: {reason}",
+            f"{host.name}: {release} was rejected: {first}",
             hint=f"evidence: {host.root}/{host.service}/releases/{release}/evidence",
-            details=details,
+            details=(*more, *details, f"now: {after}"),
         )
     if state == "NEEDS_OPERATOR":
         return RollbackFailedError(
-            f"{host.name}: {release} was rejected and the way back failed: {reason}",
+            f"{host.name}: {release} was rejected and the way back failed: {first}",
             hint=f"`kdeploy logs` shows why on {host.name}; `kdeploy rollback --to RELEASE` tries another known-good",
-            details=details,
+            details=(*more, *details),
         )
-    return RemoteError(f"{host.name}: the change of {release} ended {state}: {reason}", details=details)
+    return RemoteError(f"{host.name}: the change of {release} ended {state}: {first}", details=(*more, *details))
 
 
 def _teller(host: Host, note: Note) -> Callable[[Event], None]:

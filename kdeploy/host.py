@@ -136,10 +136,10 @@ def _error(host: str, error: Any) -> KdeployError:
 
 @cache
 def archive() -> tuple[str, bytes]:
-    """The agent as one zip file that Python runs, after the first 16 hex digits of its sha256; same source, same bytes."""
+    """The first 16 hex digits of its sha256, and the agent: one zip file that Python runs. Same source, same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
-        _add(zipped, "__main__.py", f"from {PACKAGE}.__main__ import main\n\nmain()\n".encode())
+        _add(zipped, "__main__.py", f"import sys\n\nfrom {PACKAGE}.__main__ import main\n\nsys.exit(main())\n".encode())
         for source in sorted(_agent_folder().glob("*.py")):
             _add(zipped, f"{PACKAGE}/{source.name}", source.read_bytes())
     content = buffer.getvalue()

@@ -103,7 +103,9 @@ class ProfileFile(Model):
     engine: Annotated[str, Field(pattern=r"^sglang==[0-9][0-9A-Za-z.]*$")] = Field(
         description="the upstream release, pinned in kdeploy.lock: sglang==VERSION"
     )
-    patchsets: list[str] = Field(description="NAME/VERSION, applied in this order")
+    patchsets: list[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]] = Field(
+        description="NAME/VERSION, applied in this order"
+    )
     hosts: Annotated[list[str], Field(min_length=1)] = Field(description="names from hosts.yaml")
     runtime: Runtime
     prove: Runtime | None = Field(default=None, description="where proofs run here; the runtime when it is a lock")

@@ -88,7 +88,7 @@ def verify_anchors(target: str | None, project: Path | None, note: Note) -> tupl
     refs = [target] if target else patchset.all_refs(folder)
     results = []
     for ref in refs:
-        sets = _with_required(folder, patchset.find(folder, ref))
+        sets = patchset.with_required(folder, patchset.find(folder, ref))
         for one in sets:
             pins.check_digest(one.ref, one.digest)
         versions = [version for version in pins.versions() if _in_range(sets, version)]
@@ -107,16 +107,6 @@ def verify_anchors(target: str | None, project: Path | None, note: Note) -> tupl
 
 def _is_profile(target: str) -> bool:
     return target.endswith((".yaml", ".yml")) or Path(target).is_file()
-
-
-def _with_required(folder: Path, one: PatchSet) -> tuple[PatchSet, ...]:
-    """The patch sets `one` requires (newest that fit, theirs first), then itself."""
-    found: list[PatchSet] = []
-    for need in one.requires:
-        for required in _with_required(folder, patchset.find(folder, patchset.newest(folder, need))):
-            if required.ref not in [other.ref for other in found]:
-                found.append(required)
-    return (*found, one)
 
 
 def _in_range(sets: Sequence[PatchSet], version: str) -> bool:
@@ -173,13 +163,13 @@ def run_proofs(staged: Staged, note: Note, again: bool = False) -> tuple[Proven,
 
     def ground() -> proving.Ground:
         pristine, patched = staging.check_out_both(staged.stage)
-        return proving.Ground(pristine, patched, _local_runtime(read, prover, note))
+        return proving.Ground(pristine, patched, local_runtime(read, prover, note))
 
     key = f"{staged.stage.tree.commit} {runtime_id(read, prover)}"
     return proving.prove(staged.declared.sets, key, ground, note, again=again)
 
 
-def _local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
+def local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
     """The Python of a runtime on this machine, made through the same agent a host uses."""
     if runtime.venv is not None:
         return Path(runtime.venv) / "bin/python"

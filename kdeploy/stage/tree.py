@@ -88,16 +88,17 @@ def check_out(stage: Stage) -> Path:
     """The folder of the staged tree: a git work tree, one commit a patch."""
     from kdeploy.stage.store import locked
 
+    store = open_store(stage)
     with locked():
-        return open_store(stage).check_out(stage.tree.commit)
+        return store.check_out(stage.tree.commit)
 
 
 def check_out_both(stage: Stage) -> tuple[Path, Path]:
     """The folders of the pristine tree and of the staged one, side by side for the proofs."""
     from kdeploy.stage.store import locked
 
+    store = open_store(stage)
     with locked():
-        store = open_store(stage)
         return store.check_out(stage.base_commit), store.check_out(stage.tree.commit)
 
 

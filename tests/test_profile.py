@@ -1,0 +1,146 @@
+"""Profiles read strictly: each fault names its place, what is wrong, and the nearest right thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kdeploy import profile
+from kdeploy.errors import ProfileError, UsageError
+
+GOOD = """\
+service: test
+engine: sglang==0.5.11
+patchsets: []
+hosts: [here]
+runtime: {venv: /opt/venv}
+serve:
+  port: 1001
+  private-port: 1002
+  metrics-port: 1003
+  args: {model-path: ./model, tp-size: 2, sleep-on-idle: true}
+"""
+
+# (what to replace, by what, line:column of the error, part of the message, part of the hint)
+FAULTS = [
+    ("service: test", "servise: test", "1:1", "unknown key 'servise'", "did you mean 'service'?"),
+    ("service: test\n", "", "1:1", "'service' is required", None),
+    ("service: test", "service: Has Blanks", "1:1", "'service': string should match pattern", None),
+    ("sglang==0.5.11", "sglang>=0.5", "2:1", "'engine': string should match pattern", None),
+    ("hosts: [here]", "hosts: []", "4:1", "at least 1 item", None),
+    ("hosts: [here]", "hosts: [hear]", "4:9", "unknown host 'hear'", "did you mean 'here'?"),
+    ("hosts: [here]", "hosts: [here, here]", "4:15", "named twice", None),
+    ("port: 1001", "port: '1001'", "7:3", "'serve.port': input should be a valid integer, not '1001'", None),
+    ("port: 1001", "port: 70000", "7:3", "less than or equal to 65535", None),
+    ("port: 1001", "prot: 1001", "7:3", "unknown key 'serve.prot'", "did you mean 'port'?"),
+    ("private-port: 1002", "private-port: 1001", "6:1", "must differ", None),
+    ("  metrics-port: 1003\n", "", "6:1", "needs a 'metrics-port'", None),
+    ("model-path: ./model, ", "", "6:1", "'args.model-path' is required", None),
+    ("tp-size: 2", "port: 2", "6:1", "'args.port' is set by kdeploy", None),
+    ("venv: /opt/venv", "venv: opt/venv", "5:1", "must be an absolute path", None),
+    ("venv: /opt/venv", "venv: /opt/venv, lock: x", "5:1", "either 'venv'", None),
+    ("service: test", "service: test\nservice: other", "2:1", "key 'service' is given twice", None),
+    ("patchsets: []", "patchsets: [", "5:1", "not valid YAML", None),
+    ("patchsets: []", "patchsets: no", "3:1", "'patchsets': input should be a valid list, not 'no'", None),
+]
+
+
+def write(folder: Path, text: str, name: str = "p.yaml", hosts: str = "hosts: {here: {local: true}}\n") -> Path:
+    (folder / "patchsets").mkdir(exist_ok=True)
+    (folder / "profiles").mkdir(exist_ok=True)
+    (folder / "profiles/hosts.yaml").write_text(hosts)
+    path = folder / "profiles" / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("old", "new", "place", "message", "hint"), FAULTS)
+def test_fault_is_named_with_its_place(
+    tmp_path: Path, old: str, new: str, place: str, message: str, hint: str | None
+) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(ProfileError) as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path}:{place}", caught.value
+    assert message in caught.value.message
+    assert hint is None or hint in (caught.value.hint or "")
+
+
+def test_good_profile(tmp_path: Path) -> None:
+    read = profile.load(write(tmp_path, GOOD))
+    assert read.engine_version == "0.5.11"
+    assert read.args["model-path"] == str(tmp_path / "profiles/model")
+    assert read.args["sleep-on-idle"] is True
+    assert read.prover is None
+
+
+def test_missing_profile_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "local.yaml")
+    with pytest.raises(ProfileError, match=r"locla\.yaml does not exist") as caught:
+        profile.load(tmp_path / "profiles/locla.yaml")
+    assert "local.yaml" in (caught.value.hint or "")
+
+
+def test_extends_merges_and_remembers_where(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "base.yaml")
+    over = "extends: base.yaml\nserve:\n  args: {tp-size: 8, sleep-on-idle: null}\n  prot: 3\n"
+    path = write(tmp_path, over, "over.yaml")
+    with pytest.raises(ProfileError, match="unknown key") as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path}:4:3"
+    path.write_text(over.replace("  prot: 3\n", ""))
+    read = profile.load(path)
+    assert read.args == {"model-path": str(tmp_path / "profiles/model"), "tp-size": 8}
+    assert read.where("serve", "args", "tp-size").path == str(path)
+    assert read.where("serve", "port").path == str(tmp_path / "profiles/base.yaml")
+
+
+def test_relative_paths_are_beside_the_file_they_are_written_in(tmp_path: Path) -> None:
+    (tmp_path / "profiles/base").mkdir(parents=True)
+    (tmp_path / "profiles/base/b.yaml").write_text(GOOD)
+    read = profile.load(write(tmp_path, "extends: base/b.yaml\n"))
+    assert read.args["model-path"] == str(tmp_path / "profiles/base/model")
+
+
+def test_extends_in_a_circle(tmp_path: Path) -> None:
+    write(tmp_path, "extends: b.yaml\n", "a.yaml")
+    write(tmp_path, "\nextends: a.yaml\n", "b.yaml")
+    with pytest.raises(ProfileError, match=r"in a circle: a\.yaml -> b\.yaml -> a\.yaml") as caught:
+        profile.load(tmp_path / "profiles/a.yaml")
+    assert str(caught.value.where) == f"{tmp_path}/profiles/b.yaml:2:1"
+
+
+def test_extends_what_is_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path, "extends: bsae.yaml\n")
+    write(tmp_path, GOOD, "base.yaml")
+    with pytest.raises(ProfileError, match=r"bsae\.yaml does not exist") as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path}:1:1"
+    assert "base.yaml" in (caught.value.hint or "")
+
+
+def test_a_path_on_this_machine_is_refused_for_another_host(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD, hosts="hosts: {here: {ssh: {address: 192.0.2.1}}}\n")
+    with pytest.raises(ProfileError, match="path on this machine, but here is another one") as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path}:10:10"
+
+
+def test_host_is_either_local_or_reached_by_ssh(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD, hosts="hosts: {here: {}}\n")
+    with pytest.raises(ProfileError, match="either 'local: true' or 'ssh"):
+        profile.load(path)
+
+
+def test_outside_a_project(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no kdeploy project"):
+        profile.find_project(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["local", "b300-budget16", "rtx6000-budget7"])
+def test_our_own_profiles_are_valid(project: Path, name: str) -> None:
+    read = profile.load(project / f"profiles/{name}.yaml")
+    assert read.file.patchsets
+    assert read.prover is not None
