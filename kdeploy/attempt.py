@@ -9,7 +9,7 @@ from dataclasses import replace
 from kdeploy import fit, hunks
 from kdeploy.anchors import State
 from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, Edit, RenameFile, SetExecutable, TextEdit
-from kdeploy.fit import Finding, Origin
+from kdeploy.finding import Finding, Origin
 from kdeploy.overlay import Overlay, decoded
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kdeploy.anchors import (
     Anchor,
@@ -22,10 +21,8 @@ from kdeploy.anchors import (
     line_end,
     line_of,
     line_start,
-    line_text,
     lines_at,
     lines_back,
-    nearest,
     newline_of,
     occurrences,
     scope_name,
@@ -33,69 +30,7 @@ from kdeploy.anchors import (
     within,
 )
 from kdeploy.edits import InsertAfter, InsertBefore, Replace, TextEdit
-from kdeploy.errors import Location
-
-Origin = Callable[[int], int]
-
-
-@dataclass(frozen=True)
-class Splice:
-    """Put `text` in the place of `source[start:end]`."""
-
-    start: int
-    end: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What an edit found: its state, the line and its text, the splices (only when it passes), and the evidence."""
-
-    state: State
-    where: Location
-    line: int | None = None
-    text: str = ""
-    hint: int | None = None
-    splices: tuple[Splice, ...] = ()
-    details: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A text an edit is tried on: where the edit is written, its line hint, and how lines are told to people.
-
-    `origin` turns a line of `source` into the line people know, that of the file before anything was patched.
-    """
-
-    source: str
-    where: Location
-    hint: int | None
-    origin: Origin
-
-    def found(self, state: State, at: int, details: Sequence[str] = (), splices: Sequence[Splice] = ()) -> Finding:
-        """A finding at the position `at`; an applicable one is `moved` when the hint says another line."""
-        line = line_of(self.source, at)
-        known = self.origin(line)
-        if state is State.APPLICABLE and self.hint not in (None, line, known):
-            state = State.MOVED
-        text = line_text(self.source, at).strip()
-        return Finding(state, self.where, known, text, self.hint, tuple(splices), tuple(details))
-
-    def missing(self, details: Sequence[str]) -> Finding:
-        """A finding without a place."""
-        return Finding(State.MISSING, self.where, hint=self.hint, details=tuple(details))
-
-    def lines(self, places: Iterable[Occurrence]) -> str:
-        """The lines of `places`, for people."""
-        numbers = [str(self.origin(place.line)) for place in places]
-        return ("line " if len(numbers) == 1 else "lines ") + ", ".join(numbers)
-
-    def nearest(self, anchor: Anchor) -> tuple[str, ...]:
-        """What comes nearest to `anchor`, with a diff."""
-        near = nearest(self.source, anchor)
-        if near is None:
-            return ("nothing in the file is like it",)
-        return (f"nearest, at line {self.origin(near.line)} ({near.ratio:.0%} alike):", *near.diff)
+from kdeploy.finding import Finding, Origin, Splice, Subject, outside
 
 
 def judge(source: str, edit: TextEdit, origin: Origin = lambda line: line) -> Finding:
@@ -105,20 +40,6 @@ def judge(source: str, edit: TextEdit, origin: Origin = lambda line: line) -> Fi
         return _judge(subject, edit)
     except ScopeError as fault:
         return subject.missing((f"the scope '{edit.anchor.within}' cannot be looked for: {fault}",))
-
-
-def splice(source: str, splices: Iterable[Splice]) -> str:
-    """Make all `splices`, which do not overlap, at once."""
-    parts, done = [], 0
-    for item in sorted(splices, key=lambda item: (item.start, item.end)):
-        parts += [source[done : item.start], item.text]
-        done = item.end
-    return "".join([*parts, source[done:]])
-
-
-def outside(places: Sequence[Occurrence], results: Sequence[Occurrence]) -> list[Occurrence]:
-    """The `places` that are not inside a result: a result may well repeat the text it was made from."""
-    return [p for p in places if not any(r.start <= p.start and p.end <= r.end for r in results)]
 
 
 def _judge(subject: Subject, edit: TextEdit) -> Finding:
@@ -138,7 +59,7 @@ def _judge(subject: Subject, edit: TextEdit) -> Finding:
         details = (f"found {len(places)} times, at {subject.lines(places)}; wanted {anchor.count}",)
         return subject.found(State.AMBIGUOUS, places[0].start, details)
     if len(places) < anchor.count:
-        return _missing(subject, anchor, everywhere, places, done)
+        return _missing(subject, edit, everywhere, places, done)
     if any(later.start < former.end for former, later in itertools.pairwise(places)):
         return subject.found(State.AMBIGUOUS, places[0].start, (f"{subject.lines(places)}: its places overlap",))
     return subject.found(State.APPLICABLE, places[0].start, splices=_splices(source, edit, places))
@@ -243,11 +164,13 @@ def _start(place: Occurrence) -> int:
 
 def _missing(
     subject: Subject,
-    anchor: Anchor,
+    edit: TextEdit,
     everywhere: Sequence[Occurrence],
     places: Sequence[Occurrence],
     results: Sequence[Occurrence],
 ) -> Finding:
+    anchor = edit.anchor
+    deletes = isinstance(edit, Replace) and not edit.text.strip()
     details = []
     if places:
         details.append(f"found {len(places)} times only, at {subject.lines(places)}; wanted {anchor.count}")
@@ -255,11 +178,13 @@ def _missing(
         details.append(f"it stands at {subject.lines(everywhere)}, but not inside '{anchor.within}'")
     if results:
         details.append(f"its replacement stands at {subject.lines(results)}: whether by this edit cannot be told")
+    elif deletes and not places:
+        details.append("the edit deletes this text: whether it did, or upstream, cannot be told")
     if anchor.within:
         details += _about_scope(subject, anchor.within)
     if not everywhere:
         details += subject.nearest(anchor)
-    return subject.missing(details)
+    return subject.missing(details, perhaps_applied=not places and (bool(results) or deletes))
 
 
 def _about_scope(subject: Subject, name: str) -> list[str]:

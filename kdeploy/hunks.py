@@ -6,7 +6,7 @@ import re
 
 from kdeploy.anchors import Anchor, Occurrence, State, line_of, line_start
 from kdeploy.edits import ApplyHunks, Hunk
-from kdeploy.fit import Finding, Origin, Splice, Subject, outside
+from kdeploy.finding import Finding, Origin, Splice, Subject, outside
 
 HEADING = re.compile(r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)")
 """A line that names a class or a function, as hunk headers of Python files repeat it."""
@@ -38,7 +38,7 @@ def _judge(subject: Subject, hunk: Hunk) -> Finding:
     if len(results) == 1 and not waiting:
         return subject.found(State.APPLIED, results[0].start)
     if len(places) > 1:
-        details = (f"its lines stand {len(places)} times, at {subject.lines(places)}",)
+        details: tuple[str, ...] = (f"its lines stand {len(places)} times, at {subject.lines(places)}",)
         return subject.found(State.AMBIGUOUS, places[0].start, details)
     if places and not waiting:
         details = (f"its result stands at {subject.lines(results)} already",)
@@ -52,10 +52,11 @@ def _judge(subject: Subject, hunk: Hunk) -> Finding:
             f"its lines stand at {subject.lines(everywhere)}, but not under '{hunk.heading}' as its header says",
         )
         return subject.missing(details)
-    perhaps = (f"its result stands at {subject.lines(results)}: whether by this diff cannot be told",)
-    return subject.missing(
-        (*(perhaps if results else ()), *subject.nearest(Anchor(hunk.before.replace("\r\n", "\n"))))
-    )
+    details = subject.nearest(Anchor(hunk.before.replace("\r\n", "\n")))
+    if results:
+        stands = f"its result stands at {subject.lines(results)}: whether by this diff cannot be told"
+        details = (stands, *details)
+    return subject.missing(details, perhaps_applied=bool(results) or not hunk.after.strip())
 
 
 def _whole_lines(source: str, text: str) -> list[Occurrence]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kdeploy.fit import Splice, splice
+from kdeploy.finding import Splice, splice
 from kdeploy.trees import Tree
 
 Content = tuple[bytes | None, bool]

@@ -7,9 +7,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from kdeploy import fit
-from kdeploy.anchors import Anchor, Range, ScopeError, State, nearest, occurrences, scopes
+from kdeploy.anchors import Anchor, Range, ScopeError, State, occurrences, scopes
 from kdeploy.edits import InsertAfter, InsertBefore, Replace
 from kdeploy.errors import Location
+from kdeploy.finding import splice
+from kdeploy.nearest import nearest
 
 HERE = Location("patch.yaml", 1)
 
@@ -45,7 +47,7 @@ else:
 def after(source: str, kind, text: str, anchor: str, **more) -> tuple[State, str]:
     """The state of an edit, and the text after it."""
     finding = fit.judge(source, kind(1, HERE, "x.py", Anchor(anchor, **more), text))
-    return finding.state, fit.splice(source, finding.splices)
+    return finding.state, splice(source, finding.splices)
 
 
 # --- finding

@@ -16,7 +16,7 @@ from kdeploy.anchors import State
 from kdeploy.attempt import attempt
 from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, RenameFile, SetExecutable
 from kdeploy.errors import PatchSetError
-from kdeploy.fit import splice
+from kdeploy.finding import splice
 from kdeploy.overlay import Overlay
 from kdeploy.trees import MemoryTree
 

@@ -232,6 +232,23 @@ def test_the_patched_tree_refuses_the_series_as_applied(tmp_path: Path) -> None:
     assert again.changes == {}
 
 
+def test_an_edit_that_cannot_be_told_from_its_text_goes_with_those_that_can(tmp_path: Path) -> None:
+    """A replacement that stands elsewhere too, or a deletion: only the other edits know."""
+    vague: Edits = [replace("z = 3", "x = 1"), replace("y = 2\n", "")]
+    clear: Edits = [replace("v = 8", "v = 9")]
+    applied, base = {"pkg/b.py": b"x = 1\nx = 1\nv = 9\n"}, {"pkg/b.py": b"x = 1\ny = 2\nz = 3\nv = 8\n"}
+    for number, patches in enumerate(({"one": vague + clear}, {"one": vague, "two": clear})):
+        one = make(tmp_path / str(number), patches)
+        assert check([one], base).changes["pkg/b.py"][0] == applied["pkg/b.py"]
+        report = check([one], applied)
+        assert [item.state for item in report.anchors] == [State.APPLIED] * 3
+        assert report.anchors[0].details[0] == "taken as applied, as the other edits are"
+        gone = check([one], {"pkg/b.py": b"x = 1\nx = 1\nv = 8\n"})
+        assert [item.state for item in gone.anchors] == [State.MISSING, State.MISSING, State.APPLICABLE]
+    alone = check([make(tmp_path / "alone", {"one": vague})], applied)
+    assert [item.state for item in alone.anchors] == [State.MISSING, State.MISSING]
+
+
 def test_two_contents_claim_a_path(tmp_path: Path) -> None:
     one = make(tmp_path, {"one": [{"file": "pkg/n.py", "add-file": "files/n"}]}, "a", {"n": "1"})
     two = make(tmp_path, {"two": [{"file": "pkg/n.py", "add-file": "files/n"}]}, "b", {"n": "2"})
