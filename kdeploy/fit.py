@@ -125,8 +125,8 @@ def _splices(source: str, edit: TextEdit, places: Sequence[Occurrence]) -> tuple
         newline = newline_of(source, place.end - 1)
         if point == 0 or source.endswith("\n", 0, point):
             text = "".join(line + newline for line in lines)
-        else:  # the file does not end in a newline, and will not afterwards
-            text = "".join(newline + line for line in lines)
+        else:  # the file does not end in a newline, and will not afterwards, unless an empty line needs one to be there
+            text = "".join(newline + line for line in lines) + ("" if lines[-1] else newline)
         points[point] = Splice(point, point, text)
     return tuple(points.values())
 
@@ -135,8 +135,9 @@ def _replacement(source: str, edit: Replace, place: Occurrence) -> Splice:
     if not edit.anchor.is_block:
         return Splice(place.start, place.end, _inline(source, edit.text, place.start, place.indent))
     newline = newline_of(source, place.start)
-    text = "".join(line + newline for line in indented(_lines(edit.text), place.indent)) if edit.text else ""
-    if not source.endswith("\n", 0, place.end):
+    lines = indented(_lines(edit.text), place.indent) if edit.text else []
+    text = "".join(line + newline for line in lines)
+    if lines and lines[-1] and not source.endswith("\n", 0, place.end):
         text = text.removesuffix(newline)
     return Splice(place.start, place.end, text)
 

@@ -11,15 +11,13 @@ Nothing in a set is ever ignored: a file that nobody lists is an error.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kdeploy import document
+from kdeploy import document, set_folder
 from kdeploy import patch as patches
 from kdeploy.document import Document
 from kdeploy.errors import Location, PatchSetError
@@ -39,7 +37,6 @@ __all__ = [
     "with_required",
 ]
 
-_TOP = ("patchset.yaml", "patches", "files", "proofs")
 _OTHER_SET = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)\s*([<>=!~].*)?")
 
 
@@ -84,15 +81,15 @@ def load(folder: Path) -> PatchSet:
     if not folder.is_dir():
         raise PatchSetError(f"there is no patch set in {folder}")
     file, read = document.load(folder / "patchset.yaml", PatchSetFile, PatchSetError)
-    _check_names(folder, file, read)
+    set_folder.check_names(folder, file, read)
     patches.specifiers(file.engine, read.where(("engine",)))
     for key, others in (("requires", file.requires), ("conflicts", file.conflicts)):
         for index, other in enumerate(others):
             _other_set(other, read.where((key, index)))
-    contents = _contents(folder)
-    _check_series(folder, file, read, contents)
+    contents = set_folder.contents(folder)
+    set_folder.check_series(folder, file, read, contents)
     found = tuple(patches.load(folder, name) for name in file.series)
-    _check_files(folder, contents, {path for patch in found for path in patch.uses})
+    set_folder.check_files(folder, contents, {path for patch in found for path in patch.uses})
     return PatchSet(
         name=file.name,
         version=file.version,
@@ -102,7 +99,7 @@ def load(folder: Path) -> PatchSet:
         conflicts=tuple(file.conflicts),
         patches=found,
         proofs=_proofs(folder, file.proofs, read),
-        digest=_digest(contents),
+        digest=set_folder.digest(contents),
         folder=folder,
         document=read,
     )
@@ -199,54 +196,6 @@ def _check_required(one: PatchSet, text: str, where: Location, sets: Sequence[Pa
         raise PatchSetError(message, where=where, hint=f"move '{name}' before '{one.name}' in the profile")
 
 
-def _check_names(folder: Path, file: PatchSetFile, read: Document) -> None:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        Version(file.version)
-    except InvalidVersion as fault:
-        where = read.where(("version",))
-        raise PatchSetError(
-            f"'{file.version}' is not a version", where=where, hint="like 1.0.0 (PEP 440)"
-        ) from fault
-    there = folder.resolve()
-    for key, value, name in (("version", file.version, there.name), ("name", file.name, there.parent.name)):
-        if value != name:
-            message = f"the {key} is '{value}', but the folder is called '{name}'"
-            raise PatchSetError(message, where=read.where((key,)), hint="make them equal")
-
-
-def _check_series(folder: Path, file: PatchSetFile, read: Document, contents: dict[str, Path]) -> None:
-    listed = file.series
-    there = [path.removeprefix("patches/") for path in contents if path.startswith("patches/")]
-    names = [name.removesuffix(".yaml") for name in there if name.endswith(".yaml")]
-    for index, name in enumerate(listed):
-        where = read.where(("series", index))
-        if name in listed[:index]:
-            raise PatchSetError(f"the patch '{name}' is listed twice", where=where)
-        if name not in names:
-            near = difflib.get_close_matches(name, [other for other in names if other not in listed], n=1)
-            hint = f"did you mean '{near[0]}'?" if near else None
-            raise PatchSetError(f"patches/{name}.yaml does not exist", where=where, hint=hint)
-    for name in there:
-        if name.removesuffix(".yaml") not in listed or not name.endswith(".yaml"):
-            message = f"the series does not list this file, so it would be ignored: {folder.name}/patches/{name}"
-            where = Location(str(folder / "patches" / name), 1)
-            raise PatchSetError(message, where=where, hint="list it in patchset.yaml, or delete it")
-
-
-def _check_files(folder: Path, contents: dict[str, Path], used: set[str]) -> None:
-    for path in contents:
-        top = path.split("/")[0]
-        if top == "files" and path not in used:
-            message, hint = f"no edit uses '{path}', so it would be ignored", "use it in an edit, or delete it"
-        elif top not in _TOP and not (top == path and path.endswith(".md")):
-            message, hint = f"'{path}' is no part of a patch set", f"known here: {', '.join(_TOP)}, and *.md"
-        else:
-            continue
-        raise PatchSetError(message, where=Location(str(folder / path), 1), hint=hint)
-
-
 def _proofs(folder: Path, files: Sequence[ProofFile], read: Document) -> tuple[Proof, ...]:
     for index, file in enumerate(files):
         if file.name in [other.name for other in files[:index]]:
@@ -257,29 +206,6 @@ def _proofs(folder: Path, files: Sequence[ProofFile], read: Document) -> tuple[P
         Proof(file.name, file.run, tuple(file.needs), float(file.timeout_s), tuple(sorted(file.env.items())))
         for file in files
     )
-
-
-def _contents(folder: Path) -> dict[str, Path]:
-    """Every file of the set by its relative path, in order; a symlink anywhere is an error."""
-    found: dict[str, Path] = {}
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in [*folders, *names]:
-            path = Path(parent, name)
-            if path.is_symlink():
-                message = "a patch set holds files only, and this is a symlink"
-                raise PatchSetError(message, where=Location(str(path), 1))
-        found.update({Path(parent, name).relative_to(folder).as_posix(): Path(parent, name) for name in names})
-    return dict(sorted(found.items()))
-
-
-def _digest(contents: dict[str, Path]) -> str:
-    total = hashlib.sha256()
-    for path, file in contents.items():
-        content = file.read_bytes()
-        mode = "100755" if file.stat().st_mode & 0o100 else "100644"
-        total.update(f"{path}\0{mode}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
-    return total.hexdigest()
 
 
 def _other_set(text: str, where: Location) -> tuple[str, str]:

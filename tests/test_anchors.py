@@ -161,6 +161,8 @@ EDITS = [
     # kind, source, anchor, text, result
     (InsertAfter, "a\n  b\nc\n", "b", "x\n\n  y\n", "a\n  b\n  x\n\n    y\nc\n"),
     (InsertAfter, "a\nb", "b", "x\n", "a\nb\nx"),
+    (InsertAfter, "a", "a", "b\n\n", "a\nb\n\n"),  # an empty last line needs its newline
+    (Replace, "a", "a\n", "b\n\n", "b\n\n"),
     (InsertAfter, "a\r\nb", "b", "x\n", "a\r\nb\r\nx"),
     (InsertAfter, "a\r\n\tb\r\nc\r\n", "b", "x\ny", "a\r\n\tb\r\n\tx\r\n\ty\r\nc\r\n"),
     (InsertAfter, " a\n b\n", "a\nb\n", "c\n", " a\n b\n c\n"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kdeploy import patchset
+from kdeploy import patchset, set_folder
 from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, InsertAfter, Replace
 from kdeploy.errors import PatchSetError
 
@@ -126,7 +126,7 @@ def test_the_digest_covers_paths_modes_and_bytes_and_nothing_else(tmp_path: Path
         lambda: (folder / "proofs/works.py").rename(folder / "proofs/works2.py"),
     ):
         change()
-        seen.add(patchset._digest(patchset._contents(folder)))
+        seen.add(set_folder.digest(set_folder.contents(folder)))
     assert len(seen) == 4
 
 
