@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kdeploy.errors import ProfileError
 from kdeploy.verdict import shape
 from kdeploy.verdict.judge import CHECKS, Expectation, Outcome, judge
-from kdeploy.verdict.prompts import Bounds, Prompt, default_prompts, load_prompts, probes
+from kdeploy.verdict.prompts import Bounds, Prompt, default_prompts, load_prompts, probes, takes_schemas
 
 HERE = Path(__file__).parent
 TREE = "0123456789ab" + "0" * 28
@@ -36,6 +36,7 @@ EXPECTED = Expectation(
         "max-total-tokens": 4096,
         "sleep-on-idle": True,
         "tp": 1,
+        "data-parallel-size": 1,
         "load-format": "auto",
         "grammar-backend": None,
         "enable-metrics": False,
@@ -99,7 +100,7 @@ CASES: list[tuple[str, Change, set[str], str]] = [
     (
         "no server_info",
         lambda t: t["server_info"].update(status=404, body=None, error="HTTP 404: no body"),
-        {"identity.version", "identity.args"},
+        {"identity.version", "identity.args", "concurrency"},
         "HTTP 404",
     ),
     ("another backend", info(attention_backend="triton"), {"identity.args"}, 'in effect is "triton"'),
@@ -172,6 +173,25 @@ CASES: list[tuple[str, Change, set[str], str]] = [
         lambda t: t["together"][2].update(flushed=False),
         {"concurrency"},
         "batch-4-3: the cache was not flushed",
+    ),
+    (
+        "a scheduler that runs one at a time",
+        lambda t: t["server_info"]["body"]["internal_states"][0].update(effective_max_running_requests_per_dp=1),
+        {"concurrency"},
+        "runs 1 requests at once",
+    ),
+    ("as many replicas as prompts", info(dp_size=4), {"identity.args", "concurrency"}, "over 4 replicas"),
+    (
+        "replicas unknown",
+        lambda t: t["server_info"]["body"].pop("dp_size"),
+        {"identity.args", "concurrency"},
+        "(dp_size)",
+    ),
+    (
+        "room unknown",
+        lambda t: (info(max_running_requests=None, internal_states=[])(t)),
+        {"concurrency"},
+        "(max_running_requests)",
     ),
     (
         "equal prompts in the batch",
@@ -272,6 +292,24 @@ def test_a_key_of_another_type_never_raises_and_never_helps(path: tuple[Any, ...
         nullable = path[-1] in ("tree", "ids", "error", "finish", "owner", "body")
         assert nullable or list(failures(transcript)) == ["transcript"]
     judge(transcript, EXPECTED)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+READ = st.sampled_from(["version", "attention_backend", "max_total_tokens", "internal_states", "dp_size", "tp_size"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(READ, JSON)
+def test_whatever_server_info_says_the_judge_answers(field: str, value: Any) -> None:
+    before = GOOD["server_info"]["body"][field]
+    found = failures(spoilt(info(**{field: value})))
+    assert field == "internal_states" or found or value == before or str(value) == str(before)
+    failures(spoilt(lambda t: t["server_info"].update(body=value)))
+    failures(spoilt(lambda t: t["json"][0].update(text=json.dumps(value))))
 
 
 @pytest.mark.parametrize("nothing", [{}, {"protocol": 1}, None, [], "x", {"protocol": 2}])
@@ -419,6 +457,15 @@ def test_the_default_prompts_cover_the_kinds() -> None:
     assert {len(group["asks"]) for group in plan["together"] if group["how"] == "batch"} == {2, 4}
     assert len(plan["json"]) >= 1
     assert sum(prompt.expect is not None for prompt in prompts) >= 4
+
+
+@pytest.mark.parametrize(
+    ("args", "takes"),
+    [({}, True), ({"speculative-algorithm": "DFLASH"}, False), ({"speculative_algorithm": "ddtree"}, False),
+     ({"speculative-algorithm": "EAGLE"}, True)],
+)  # fmt: skip
+def test_who_takes_schemas(args: dict[str, Any], takes: bool) -> None:
+    assert takes_schemas(args) is takes
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
-"""Is what it says right? Exact answers, patterns, look, company, repetition, chat, JSON."""
+"""Is what it says right? Exact answers, patterns, look, chat, JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from kdeploy.verdict import garble, shape
-from kdeploy.verdict.expectation import Check, Expectation, failed, not_applicable, passed, settle
+from kdeploy.verdict.expectation import Check, Expectation, absent, failed, not_applicable, passed, settle
 from kdeploy.verdict.prompts import Prompt, probes
-from kdeploy.verdict.transcript import Answer, Group, Transcript
+from kdeploy.verdict.quoting import clip, parting
+from kdeploy.verdict.transcript import Answer, Transcript
 
 
 def asked(transcript: Transcript, expectation: Expectation) -> Check:
@@ -55,7 +54,7 @@ def exact(transcript: Transcript, expectation: Expectation) -> Check:
 def chat(transcript: Transcript, expectation: Expectation) -> Check:
     """Chat is answered, to the letter where known: the template and the parsers of the server have their part here."""
     if not transcript.chat:
-        return _absent("chat", bool(probes(expectation.prompts, expectation.bounds, "")["chat"]))
+        return absent("chat", bool(probes(expectation.prompts, expectation.bounds, "")["chat"]))
     known, bad = _wrong(transcript.chat, expectation)
     bad += [
         f"{answer.name}: an empty answer" for answer in transcript.chat if not (answer.error or answer.whole.strip())
@@ -75,7 +74,7 @@ def expect(transcript: Transcript, expectation: Expectation) -> Check:
         if answer.error is not None:
             bad.append(f"{answer.name}: not answered")
         elif not re.search(pattern, answer.whole):
-            bad.append(f"{answer.name}: {_clip(answer.whole)} has nothing like {pattern!r}")
+            bad.append(f"{answer.name}: {clip(answer.whole)} has nothing like {pattern!r}")
     if not count:
         return not_applicable("answers.expect", "no answered prompt has a pattern")
     return settle("answers.expect", f"{count} answers contain what they must", bad)
@@ -95,7 +94,7 @@ def look(transcript: Transcript, expectation: Expectation) -> Check:
         cut = answer.finish == "length"
         findings = garble.find(answer.whole, answer.ids, cut=cut)
         if findings:
-            bad.append(f"{title}/{answer.name}: {', '.join(map(str, findings))}: {_clip(answer.whole)}")
+            bad.append(f"{title}/{answer.name}: {', '.join(map(str, findings))}: {clip(answer.whole)}")
     return settle("answers.garble", f"{seen} answers look like text, {right} more are right to the letter", bad)
 
 
@@ -113,35 +112,11 @@ def enough(transcript: Transcript, expectation: Expectation) -> Check:
     return passed("answers.enough", f"{len(good)} prompts answered right")
 
 
-def company(transcript: Transcript, expectation: Expectation) -> Check:
-    """Answers in company equal the answers alone. Rows that are mixed up show only here."""
-    name, largest = "concurrency", max(expectation.bounds.together, default=0)
-    batches = [group for group in transcript.together if group.how == "batch"]
-    size = max((len({str(answer.ask) for answer in group.answers}) for group in batches), default=0)
-    if size < max(2, largest):
-        return failed(name, f"the largest batch had {size} different prompts, {max(2, largest)} are needed")
-    bad = [f"{group.name}: the cache was not flushed before" for group in batches if not group.flushed]
-    pairs = 0
-    for group in transcript.together:
-        pairs += len(group.answers)
-        bad += _differences(group.name, group, transcript, expectation)
-    return settle(name, f"{pairs} answers in {len(transcript.together)} groups of up to {size} as alone", bad)
-
-
-def repeat(transcript: Transcript, expectation: Expectation) -> Check:
-    """Asked once more after everything else, from the cache, the greedy answer is the same."""
-    if not transcript.repeat:
-        return _absent("repeat", expectation.bounds.repeats > 0)
-    again = Group("repeat", "", True, transcript.repeat)
-    bad = _differences("repeat", again, transcript, expectation)
-    return settle("repeat", f"{len(transcript.repeat)} answers as the first time", bad)
-
-
 def typed(transcript: Transcript, expectation: Expectation) -> Check:
     """Answers under a JSON schema are JSON of that schema."""
     if not transcript.json:
         planned = probes(expectation.prompts, expectation.bounds, "")["json"]
-        return _absent("json", bool(planned))
+        return absent("json", bool(planned))
     bad = []
     for answer in transcript.json:
         if answer.error is not None:
@@ -150,7 +125,7 @@ def typed(transcript: Transcript, expectation: Expectation) -> Check:
         try:
             value = json.loads(answer.text)
         except ValueError as fault:
-            bad.append(f"{answer.name}: not JSON ({fault}): {_clip(answer.text)}")
+            bad.append(f"{answer.name}: not JSON ({fault}): {clip(answer.text)}")
             continue
         bad += [f"{answer.name}: {fault}" for fault in shape.faults(value, answer.ask.get("schema"))]
     return settle("json", f"{len(transcript.json)} answers of their schema", bad)
@@ -168,47 +143,12 @@ def _wrong(answers: tuple[Answer, ...], expectation: Expectation) -> tuple[int, 
         if answer.error is not None:
             bad.append(f"{answer.name}: not answered")
         elif answer.text != right:
-            bad.append(f"{answer.name}: {_parting(answer.text, right)}")
+            bad.append(f"{answer.name}: {parting(answer.text, right)}")
         elif answer.finish != "stop":
             bad.append(f"{answer.name}: right, but it ended by {answer.finish!r}, not by itself")
     if bad:
         bad[0] = f"{len(bad)} of {known} wrong: {bad[0]}"
     return known, bad
-
-
-def _differences(title: str, group: Group, transcript: Transcript, expectation: Expectation) -> list[str]:
-    """How the answers of a group differ from those to the same question asked alone."""
-    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
-    bad = []
-    for answer in group.answers:
-        alone = first.get(_question(answer))
-        if alone is None:
-            bad.append(f"{title}/{answer.name}: there is no answer alone to compare with")
-        elif answer.error is not None or alone.error is not None:
-            bad.append(f"{title}/{answer.name}: {answer.error or 'alone it was not answered'}")
-        elif (share := _agreement(alone, answer)) < expectation.agreement:
-            parting = _parting(answer.text, alone.text)
-            bad.append(f"{title}/{answer.name}: {share:.0%} as alone; {parting}")
-        elif share == 1.0 and answer.finish != alone.finish:
-            bad.append(f"{title}/{answer.name}: ended by {answer.finish!r}, alone by {alone.finish!r}")
-    return bad
-
-
-def _agreement(one: Answer, other: Answer) -> float:
-    """The share of the longer answer up to which both are the same, in tokens where known, else characters.
-
-    Text and ids can part (a detokenizer at fault), so equal ids with different texts agree only as far as the texts.
-    """
-    shares = [_common(one.whole, other.whole)]
-    if one.ids is not None and other.ids is not None:
-        shares.append(_common(one.ids, other.ids))
-    return min(shares)
-
-
-def _common(one: Any, other: Any) -> float:
-    longest = max(len(one), len(other))
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return same / longest if longest else 1.0
 
 
 def _right(answer: Answer, prompt: Prompt) -> bool:
@@ -220,25 +160,5 @@ def _right(answer: Answer, prompt: Prompt) -> bool:
     return enough_to_see and not garble.find(answer.whole, answer.ids, cut=answer.finish == "length")
 
 
-def _question(answer: Answer) -> str:
-    asked: Mapping[str, Any] = {key: value for key, value in answer.ask.items() if key in ("text", "messages")}
-    return json.dumps(asked, sort_keys=True)
-
-
-def _absent(name: str, planned: bool) -> Check:
-    return failed(name, "planned, and not answered") if planned else not_applicable(name, "the plan has none")
-
-
 def _by_name(expectation: Expectation) -> dict[str, Prompt]:
     return {prompt.name: prompt for prompt in expectation.prompts}
-
-
-def _parting(got: str, right: str) -> str:
-    """Where two texts part, with a little of both."""
-    at = next((i for i, (a, b) in enumerate(zip(got, right, strict=False)) if a != b), min(len(got), len(right)))
-    start = max(0, at - 12)
-    return f"parts at character {at}: {_clip(got[start:])}, wanted {_clip(right[start:])}"
-
-
-def _clip(text: str, most: int = 60) -> str:
-    return repr(text if len(text) <= most else text[:most] + "…")

@@ -99,6 +99,11 @@ def not_applicable(name: str, why: str) -> Check:
     return Check(name, Outcome.NOT_APPLICABLE, why)
 
 
+def absent(name: str, planned: bool) -> Check:
+    """A check without an answer to look at: a failure when there should have been one."""
+    return failed(name, "planned, and not answered") if planned else not_applicable(name, "the plan has none")
+
+
 def settle(name: str, good: str, bad: list[str], shown: int = 8) -> Check:
     """Passed with `good` when `bad` is empty, else failed: the first fault as detail, more of them as evidence."""
     if not bad:

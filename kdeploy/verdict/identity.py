@@ -116,7 +116,7 @@ def _same(declared: Any, effective: Any) -> bool:
         return bool(_parsed(declared) == _parsed(effective))
     try:
         return float(declared) == float(effective)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return str(declared) == str(effective)
 
 

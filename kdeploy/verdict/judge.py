@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kdeploy.verdict import answers, conduct, identity, transcript
+from kdeploy.verdict import answers, company, conduct, identity, transcript
 from kdeploy.verdict.expectation import Check, Expectation, Outcome, Verdict, failed
 from kdeploy.verdict.transcript import Transcript, TranscriptError
 
@@ -23,8 +23,8 @@ CHECKS: Mapping[str, Callable[[Transcript, Expectation], Check]] = {
     "answers.expect": answers.expect,
     "answers.garble": answers.look,
     "answers.enough": answers.enough,
-    "concurrency": answers.company,
-    "repeat": answers.repeat,
+    "concurrency": company.together,
+    "repeat": company.repeat,
     "chat": answers.chat,
     "json": answers.typed,
     "acceptance": conduct.acceptance,

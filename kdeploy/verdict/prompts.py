@@ -85,6 +85,15 @@ class Bounds:
     chat_options: Mapping[str, Any] = field(default_factory=dict)  # more keys for chat requests
 
 
+def takes_schemas(args: Mapping[str, Any]) -> bool:
+    """Whether a server launched with `args` can be asked for JSON of a schema: Bounds.json.
+
+    With DFLASH it refuses (SGLang 0.5.11, srt/managers/scheduler.py: "does not support grammar-constrained decoding").
+    """
+    algorithm = args.get("speculative-algorithm") or args.get("speculative_algorithm")
+    return str(algorithm).upper() not in ("DFLASH", "DDTREE")
+
+
 def load_prompts(path: Path) -> tuple[Prompt, ...]:
     """Read a prompts file (JSON, which is YAML); raises ProfileError with the place of the fault."""
     return tuple(document.load(path, PromptsFile, ProfileError)[0].prompts)

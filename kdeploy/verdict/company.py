@@ -1,0 +1,97 @@
+"""Is it the same answer in company, and when it is asked again? Compared with the answer alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kdeploy.verdict.expectation import Check, Expectation, absent, failed, settle
+from kdeploy.verdict.quoting import parting
+from kdeploy.verdict.transcript import Answer, Group, Transcript
+
+
+def together(transcript: Transcript, expectation: Expectation) -> Check:
+    """Answers in company equal the answers alone. Rows that are mixed up show only here."""
+    name, largest = "concurrency", max(expectation.bounds.together, default=0)
+    batches = [group for group in transcript.together if group.how == "batch"]
+    size = max((len({str(answer.ask) for answer in group.answers}) for group in batches), default=0)
+    if size < max(2, largest):
+        return failed(name, f"the largest batch had {size} different prompts, {max(2, largest)} are needed")
+    bad = _apart(transcript, size)
+    bad += [f"{group.name}: the cache was not flushed before" for group in batches if not group.flushed]
+    pairs = 0
+    for group in transcript.together:
+        pairs += len(group.answers)
+        bad += _differences(group.name, group, transcript, expectation)
+    return settle(name, f"{pairs} answers in {len(transcript.together)} groups of up to {size} as alone", bad)
+
+
+def repeat(transcript: Transcript, expectation: Expectation) -> Check:
+    """Asked once more after everything else, from the cache, the greedy answer is the same."""
+    if not transcript.repeat:
+        return absent("repeat", expectation.bounds.repeats > 0)
+    again = Group("repeat", "", True, transcript.repeat)
+    bad = _differences("repeat", again, transcript, expectation)
+    return settle("repeat", f"{len(transcript.repeat)} answers as the first time", bad)
+
+
+def _apart(transcript: Transcript, size: int) -> list[str]:
+    """Why `size` questions in one batch may still have been computed one by one, or on different replicas."""
+    info = transcript.server_info.body
+    if not isinstance(info, Mapping):
+        return ["/server_info does not say how many requests run at once"]
+    listed = info.get("internal_states")
+    states = [state for state in listed if isinstance(state, Mapping)] if isinstance(listed, list) else []
+    limits = [state.get("effective_max_running_requests_per_dp") for state in states]
+    limit = min((one for one in limits if isinstance(one, int)), default=info.get("max_running_requests"))
+    bad = []
+    if not isinstance(limit, int):
+        bad.append("/server_info does not say how many requests run at once (max_running_requests)")
+    elif limit < size:
+        bad.append(f"the scheduler runs {limit} requests at once, a batch of {size} is never computed together")
+    replicas = info.get("dp_size")
+    if not isinstance(replicas, int):
+        bad.append("/server_info does not say how many replicas there are (dp_size)")
+    elif size <= replicas:  # more prompts than replicas: then two of them must meet
+        bad.append(f"a batch of {size} over {replicas} replicas may leave every prompt alone")
+    return bad
+
+
+def _differences(title: str, group: Group, transcript: Transcript, expectation: Expectation) -> list[str]:
+    """How the answers of a group differ from those to the same question asked alone."""
+    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
+    bad = []
+    for answer in group.answers:
+        alone = first.get(_question(answer))
+        if alone is None:
+            bad.append(f"{title}/{answer.name}: there is no answer alone to compare with")
+        elif answer.error is not None or alone.error is not None:
+            bad.append(f"{title}/{answer.name}: {answer.error or 'alone it was not answered'}")
+        elif (share := _agreement(alone, answer)) < expectation.agreement:
+            bad.append(f"{title}/{answer.name}: {share:.0%} as alone; {parting(answer.whole, alone.whole)}")
+        elif share == 1.0 and answer.finish != alone.finish:
+            bad.append(f"{title}/{answer.name}: ended by {answer.finish!r}, alone by {alone.finish!r}")
+    return bad
+
+
+def _agreement(one: Answer, other: Answer) -> float:
+    """The share of the longer answer up to which both are the same, in tokens where known, else characters.
+
+    Text and ids can part (a detokenizer at fault), so equal ids with different texts agree only as far as the texts.
+    """
+    shares = [_common(one.whole, other.whole)]
+    if one.ids is not None and other.ids is not None:
+        shares.append(_common(one.ids, other.ids))
+    return min(shares)
+
+
+def _common(one: Any, other: Any) -> float:
+    longest = max(len(one), len(other))
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return same / longest if longest else 1.0
+
+
+def _question(answer: Answer) -> str:
+    asked: Mapping[str, Any] = {key: value for key, value in answer.ask.items() if key in ("text", "messages")}
+    return json.dumps(asked, sort_keys=True)
