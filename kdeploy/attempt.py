@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kdeploy import fit, hunks
-from kdeploy.anchors import State
-from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, Edit, RenameFile, SetExecutable, TextEdit
-from kdeploy.finding import Finding, Origin
+from kdeploy.anchors import State, occurrences
+from kdeploy.edits import (
+    AddFile,
+    ApplyHunks,
+    DeleteFile,
+    Edit,
+    InsertAfter,
+    InsertBefore,
+    RenameFile,
+    Replace,
+    SetExecutable,
+    TextEdit,
+)
+from kdeploy.finding import Finding, Origin, splice
 from kdeploy.overlay import Overlay, decoded
 
 
@@ -38,7 +49,11 @@ def _text(overlay: Overlay, edit: TextEdit | ApplyHunks, by: str) -> tuple[Findi
         return (_outside(overlay, edit, edit.file),)
     findings = _judge(source, edit, lambda line: overlay.base_line(edit.file, line))
     if all(item.state.passes for item in findings):
-        overlay.edit(edit.file, [one for item in findings for one in item.splices], by)
+        splices = [one for item in findings for one in item.splices]
+        if _fits_again(splice(source, splices), edit):
+            why = "its result would let it through once more: make the anchor longer, or name its scope"
+            return tuple(replace(item, state=State.AMBIGUOUS, splices=(), details=(why,)) for item in findings)
+        overlay.edit(edit.file, splices, by)
         return findings
     if not (culprit := _culprit(overlay, edit)):
         return findings
@@ -49,6 +64,18 @@ def _judge(source: str, edit: TextEdit | ApplyHunks, origin: Origin) -> tuple[Fi
     if isinstance(edit, ApplyHunks):
         return hunks.judge(source, edit, origin)
     return (fit.judge(source, edit, origin),)
+
+
+def _fits_again(after: str, edit: TextEdit | ApplyHunks) -> bool:
+    """Whether a second application would pass, as when `x,` becomes `x` and `x,,` stood there.
+
+    An insertion is always seen beside its anchor, so only edits that take something away are asked.
+    """
+    if isinstance(edit, InsertAfter | InsertBefore):
+        return False
+    if isinstance(edit, Replace) and not occurrences(after, edit.anchor):
+        return False
+    return all(item.state.passes for item in _judge(after, edit, lambda line: line))
 
 
 def _culprit(overlay: Overlay, edit: TextEdit | ApplyHunks) -> str | None:

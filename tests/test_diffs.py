@@ -228,6 +228,12 @@ def test_hunks_are_looked_for_in_the_text_as_it_was() -> None:
     assert applied({"x": b"a\n"}, same)[0] == [State.APPLICABLE, State.AMBIGUOUS]
 
 
+def test_a_hunk_whose_result_it_would_change_again_is_refused() -> None:
+    diff = HUNK + "@@ -2,2 +2 @@\n-b\n a\n"
+    assert applied({"x": b"c\nb\na\n"}, diff)[1] == {"x": (b"c\na\n", False)}
+    assert applied({"x": b"b\nb\na\n"}, diff) == ([State.AMBIGUOUS], {})
+
+
 def test_half_of_the_hunks_do_nothing() -> None:
     diff = HUNK + "@@ -1 +1 @@\n-a\n+b\n@@ -5 +5 @@\n-c\n+d\n"
     assert applied({"x": b"b\nc\n"}, diff) == ([State.APPLIED, State.MOVED], {})
