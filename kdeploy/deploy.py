@@ -23,14 +23,13 @@ from kdeploy.errors import (
 from kdeploy.host import Event, Host
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
+from kdeploy.progress import Note
 from kdeploy.release import Release, flags
 from kdeploy.stage import tree as staging
 from kdeploy.stage.tree import Stage
 from kdeploy.verdict import judge as judging
 from kdeploy.verdict import prompts as asking
 from kdeploy.verdict.judge import Verdict
-
-Note = Callable[[str], None]
 
 NOTHING_BEFORE = "nothing was serving before"
 """The agent's note on a change that was undone on a host where nothing served."""
@@ -95,7 +94,7 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
 
 def make_runtime(host: Host, key: str, python: str, lock: str, with_deps: tuple[str, ...], note: Note) -> Path:
     """Make (or find) the virtual environment `key` on the host; gives the path of its Python."""
-    request = {"key": key, "python": python, "lock": lock, "with_deps": list(with_deps)}
+    request = {"key": key, "python": f"python{python}", "lock": lock, "with_deps": list(with_deps)}
     result = host.call("runtime", request, on_event=_teller(host, note), timeout_s=3600)
     return Path(result["python"])
 
@@ -223,8 +222,10 @@ def _teller(host: Host, note: Note) -> Callable[[Event], None]:
             text = f"{event.get('state')} {event.get('note') or ''}".rstrip()
             if event.get("phase") != "intent":
                 note(f"{host.name}: {text}")
-        elif kind in ("line", "note"):
+        elif kind == "note":
             note(f"{host.name}: {event.get('text')}")
+        elif kind == "line":
+            note(f"{host.name}: {event.get('text')}", passing=True)
 
     return tell
 

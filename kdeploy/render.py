@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,17 +18,30 @@ ENVELOPE = 1
 
 
 class Progress:
-    """Notes on long work, on stderr, each with the seconds since the start; silent with --json or --quiet."""
+    """Notes on long work, on stderr, each with the seconds since the start; silent with --json or --quiet.
+
+    A passing note is overwritten by the next one on a terminal; in a pipe there is one at most every ten seconds.
+    """
 
     def __init__(self, quiet: bool, stream: IO[str] | None = None) -> None:
         self._started = time.monotonic()
         self._quiet = quiet
         self._stream = stream or sys.stderr
+        self._passed = 0.0
+        self._width = shutil.get_terminal_size().columns - 1 if self._stream.isatty() else 0
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, /, *, passing: bool = False) -> None:
         """Write one note."""
-        if not self._quiet:
-            print(f"{time.monotonic() - self._started:7.1f}s  {clean(text)}", file=self._stream, flush=True)
+        now = time.monotonic()
+        if self._quiet or (passing and not self._width and now - self._passed < 10):
+            return
+        line = f"{now - self._started:7.1f}s  {clean(text)}"
+        erase = f"\r{' ' * self._width}\r" if self._width and self._passed else ""
+        self._passed = now if passing else 0.0 if self._width else self._passed
+        if passing and self._width:
+            print(erase + line[: self._width].replace("\n", " "), end="", file=self._stream, flush=True)
+        else:
+            print(erase + line, file=self._stream, flush=True)
 
 
 def clean(text: str) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 
 from kdeploy import deploy, ledger, places, plan, profile, release
 from kdeploy.api import stages
-from kdeploy.api.stages import Note, Staged
+from kdeploy.api.stages import Staged
 from kdeploy.deploy import Goal, Outcome
 from kdeploy.errors import KdeployError, UsageError
 from kdeploy.host import Event, Host
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Profile
+from kdeploy.progress import Note
 from kdeploy.release import Front, Launch, Release
 from kdeploy.series import SeriesReport
 from kdeploy.stage import tree as staging

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from kdeploy.host import Host
 from kdeploy.lock import Lock
 from kdeploy.patchset import PatchSet
 from kdeploy.profile import Profile, Runtime
+from kdeploy.progress import Note
 from kdeploy.stage import base as bases
 from kdeploy.stage import prove as proving
 from kdeploy.stage import tree as staging
@@ -22,8 +23,6 @@ from kdeploy.stage.base import Base
 from kdeploy.stage.prove import Proven
 from kdeploy.stage.tree import Stage
 from kdeploy.transport.local import LocalTransport
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

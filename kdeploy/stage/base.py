@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,8 @@ from pathlib import Path
 from kdeploy import places
 from kdeploy.errors import ConflictError, RemoteError, UnreachableError
 from kdeploy.lock import Wheel
+from kdeploy.progress import Note
 from kdeploy.trees import FolderTree
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

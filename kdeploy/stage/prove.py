@@ -18,6 +18,7 @@ from pathlib import Path
 from kdeploy import places
 from kdeploy.errors import ProofError
 from kdeploy.patchset import PatchSet, Proof
+from kdeploy.progress import Note
 
 RED = 3
 """A proof's exit status for "the fault is here". An uncaught exception is 1: a proof that cannot run is never red."""
@@ -58,7 +59,7 @@ def prove(
     sets: Sequence[PatchSet],
     key: str,
     ground: Callable[[], Ground],
-    note: Callable[[str], None],
+    note: Note,
     *,
     again: bool = False,
 ) -> tuple[Proven, ...]:
