@@ -17,6 +17,9 @@ from functools import lru_cache
 
 Range = tuple[int, int]  # first and last line, counted from 1, both inside
 
+HEADING = re.compile(r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)")
+"""A line that names a class or a function, as hunk headers of Python files repeat it."""
+
 
 class State(StrEnum):
     """What an edit finds in the tree; only the first two let its patch through."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kdeploy.anchors import HEADING
 from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, Edit, Hunk, RenameFile, SetExecutable
 from kdeploy.errors import Location, PatchSetError
-from kdeploy.hunks import HEADING
 
 _RANGES = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 _NO_NEWLINE = "\\"

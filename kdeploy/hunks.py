@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 
-from kdeploy.anchors import Anchor, Occurrence, State, line_of, line_start
+from kdeploy.anchors import HEADING, Anchor, Occurrence, State, line_of, line_start
 from kdeploy.edits import ApplyHunks, Hunk
 from kdeploy.finding import Finding, Origin, Splice, Subject, outside
-
-HEADING = re.compile(r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)")
-"""A line that names a class or a function, as hunk headers of Python files repeat it."""
 
 
 def judge(source: str, edit: ApplyHunks, origin: Origin = lambda line: line) -> tuple[Finding, ...]:
