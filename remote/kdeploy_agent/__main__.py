@@ -10,11 +10,12 @@ import errno
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn
 
 from kdeploy_agent import facts, operate, precheck, runner, runtimes, store, supervisor
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError, Call, default_root, read_request, say
+from kdeploy_agent.protocol import Call, default_root, read_request, say
 
 VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "facts": facts.facts,
@@ -31,9 +32,12 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
 }
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one verb; gives the exit status (0 with a result, 1 with an error)."""
-    words = sys.argv[1:] if arguments is None else arguments
+def main() -> NoReturn:
+    """Run what the command line names and exit: 0 with a result, 1 with an error."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(words: List[str]) -> int:
     if len(words) == 4 and words[0] == "supervise":
         return supervisor.supervise(Layout(Path(words[1]), words[2]), words[3])
     if len(words) == 5 and words[0] == "guard":
@@ -54,11 +58,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 def _call() -> Call:
     request = read_request(sys.stdin.buffer.readline())
     root = Path(request.get("root") or default_root()).expanduser()
-    try:
-        layout = Layout(root, str(request.get("service") or ""))
-    except ValueError as fault:
-        raise AgentError("usage", str(fault)) from fault
-    return Call(layout, request, sys.stdin.buffer)
+    return Call(Layout(root, str(request.get("service") or "")), request, sys.stdin.buffer)
 
 
 def _explain(fault: Exception) -> Dict[str, str]:
@@ -73,4 +73,4 @@ def _explain(fault: Exception) -> Dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

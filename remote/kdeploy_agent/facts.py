@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from kdeploy_agent import files, locking, store
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError, Call
+from kdeploy_agent.protocol import Call
 from kdeploy_agent.units import Units
 
 

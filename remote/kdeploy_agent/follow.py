@@ -30,9 +30,9 @@ class Follow:
         yield from whole
 
 
-def follow_log(path: Path, emit: Callable[[str], None], wanted: Callable[[], bool]) -> None:
-    """Give every new line of a log to `emit` for as long as `wanted()`."""
-    follow = Follow(path, path.stat().st_size if path.exists() else 0)
+def follow_log(path: Path, start: int, emit: Callable[[str], None], wanted: Callable[[], bool]) -> None:
+    """Give every line of a log after byte `start` to `emit` for as long as `wanted()`."""
+    follow = Follow(path, start)
     while wanted():
         for line in follow.lines():
             emit(line.decode("utf-8", "replace"))

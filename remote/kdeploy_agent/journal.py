@@ -129,10 +129,11 @@ def parse(raw: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _crash_if_asked(line: Dict[str, Any]) -> None:
-    # Test hook: KDEPLOY_CRASH_AT="STATE:phase" kills the process that wrote that line, as a power failure would;
-    # KDEPLOY_CRASH_GUARDIAN=1 kills its parent, the guardian, first. tests/agent walks every line this way.
+    # Test hook: KDEPLOY_CRASH_AT="STATE:phase" kills the process that wrote that line, as the OOM killer would;
+    # KDEPLOY_CRASH_GUARDIAN=1 takes its guardian along (guard() puts its pid there). tests/agent walks all lines.
     wanted = os.environ.get("KDEPLOY_CRASH_AT")
     if wanted and wanted == f"{line.get('state')}:{line.get('phase')}":
-        if os.environ.get("KDEPLOY_CRASH_GUARDIAN") == "1":
-            os.kill(os.getppid(), signal.SIGKILL)
+        guardian = int(os.environ.get("KDEPLOY_CRASH_GUARDIAN", "0"))
+        if guardian > 1:
+            os.kill(guardian, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)

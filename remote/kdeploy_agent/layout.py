@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from kdeploy_agent import files
+from kdeploy_agent.errors import AgentError
 
 _SERVICE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,126}")
@@ -24,9 +25,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not _SERVICE.fullmatch(self.service) or self.service in _TAKEN:
-            raise ValueError(f"{self.service!r} cannot be a service's name")
+            raise AgentError("usage", f"{self.service!r} cannot be a service's name")
         if not self.root.is_absolute():
-            raise ValueError(f"the root must be an absolute path, not {str(self.root)!r}")
+            raise AgentError("usage", f"the root must be an absolute path, not {str(self.root)!r}")
 
     @property
     def home(self) -> Path:
@@ -129,5 +130,5 @@ class Layout:
 def _checked(shape: re.Pattern[str], value: str, what: str) -> str:
     # Ids come from a request and become paths: nothing but a plain name may pass.
     if not isinstance(value, str) or not shape.fullmatch(value):
-        raise ValueError(f"{value!r} is not a {what}")
+        raise AgentError("usage", f"{value!r} is not a {what}")
     return value

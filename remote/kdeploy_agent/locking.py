@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from kdeploy_agent.protocol import AgentError
+from kdeploy_agent.errors import AgentError
 
 _PATIENCE_S = 0.5  # `holder` takes the lock for an instant to look; that must not look like a competitor
 

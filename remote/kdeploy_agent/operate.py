@@ -9,11 +9,12 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from kdeploy_agent import files, locking, runner
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.follow import Follow, follow_log
 from kdeploy_agent.journal import DONE, Journal, Transaction
 from kdeploy_agent.journal import parse as parse_line
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError, Call, listening
+from kdeploy_agent.protocol import Call, listening
 from kdeploy_agent.switch import Switch
 from kdeploy_agent.transaction import Order
 from kdeploy_agent.units import Units, tail
@@ -79,10 +80,11 @@ def logs(call: Call) -> Dict[str, Any]:
         path = Units(call.layout).path(unit, "log")
     else:
         raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
-    for line in tail(path, lines):
+    size = path.stat().st_size if path.exists() else 0  # what is written from now on belongs to `follow`
+    for line in tail(path, lines, end=size):
         call.emit("line", text=line)
     if call.request.get("follow"):
-        follow_log(path, lambda line: call.emit("line", text=line), listening)
+        follow_log(path, size, lambda line: call.emit("line", text=line), listening)
     return {"path": str(path)}
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 from kdeploy_agent import files, processes, serving
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError, Call
+from kdeploy_agent.protocol import Call
 from kdeploy_agent.switch import Switch
 from kdeploy_agent.units import Units
 

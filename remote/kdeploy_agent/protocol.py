@@ -1,4 +1,4 @@
-"""One request in, JSON lines out: the call a verb gets, and the one error it may raise."""
+"""One request in, JSON lines out: the call a verb gets and answers through."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ import sys
 from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional
 
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 
 PROTOCOL = 1
-
-
-class AgentError(Exception):
-    """What a verb could not do.
-
-    `kind` is one of the protocol's (locked, preflight, no-known-good, integrity, runtime, usage, fault), `message`
-    says what happened, `hint` what a person can do about it.
-    """
-
-    def __init__(self, kind: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.hint = hint
 
 
 @dataclass(frozen=True)

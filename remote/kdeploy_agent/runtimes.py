@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Deque, Dict, List
 
 from kdeploy_agent import files
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.locking import try_lock
-from kdeploy_agent.protocol import AgentError, Call
+from kdeploy_agent.protocol import Call
 
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([A-Za-z0-9.+!_-]+)")
 _PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from kdeploy_agent import files
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError
 from kdeploy_agent.units import MARK, Spec
 
 LOOPBACK = "127.0.0.1"

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
 from kdeploy_agent import files
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import wait_for
-from kdeploy_agent.protocol import AgentError, Call
+from kdeploy_agent.protocol import Call
 
 MANIFEST = "manifest.sha256"
 _REFS = "refs/kdeploy/"

@@ -6,8 +6,8 @@ import time
 from typing import Any, Callable, Dict
 
 from kdeploy_agent import client, probe, processes, serving
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError
 from kdeploy_agent.units import Units, name_holders
 
 Note = Callable[[str], None]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent import files, inspection, probe, retention, serving, store
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError
 from kdeploy_agent.switch import Failed, Switch
 from kdeploy_agent.units import Units
 

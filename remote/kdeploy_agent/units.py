@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from kdeploy_agent import detach, files, processes
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import AgentError
 
 MARK = "KDEPLOY_UNIT"
 
@@ -166,13 +166,13 @@ def name_holders(held: List[processes.Holder]) -> str:
     return ", ".join(f"process {one.pid} ({one.command})" if one.pid else one.command for one in held)
 
 
-def tail(log: Path, lines: int, since: str = "") -> List[str]:
-    """The last lines of a log, at most 256 KB of it, from the last line that is `since` on."""
+def tail(log: Path, lines: int, since: str = "", end: Optional[int] = None) -> List[str]:
+    """The last lines of a log, or of its first `end` bytes; at most 256 KB, after the last line that is `since`."""
     try:
         with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 256 * 1024))
-            found = file.read().decode("utf-8", "replace").splitlines()
+            size = file.seek(0, os.SEEK_END) if end is None else end
+            start = file.seek(max(0, size - 256 * 1024))
+            found = file.read(size - start).decode("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return []
     if since in found:

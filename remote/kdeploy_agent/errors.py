@@ -1,0 +1,17 @@
+"""The one error of the agent."""
+
+from __future__ import annotations
+
+
+class AgentError(Exception):
+    """What a verb could not do.
+
+    `kind` is one of the protocol's (locked, preflight, no-known-good, integrity, runtime, usage, fault), `message`
+    says what happened, `hint` what a person can do about it.
+    """
+
+    def __init__(self, kind: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.hint = hint

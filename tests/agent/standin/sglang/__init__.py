@@ -1,0 +1,3 @@
+"""Stands for SGLang (see README.md beside this package)."""
+
+__version__ = "@VERSION@"

@@ -1,0 +1,46 @@
+"""The straight line: receive, begin, decide, confirm; and what a host says afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def test_first_apply_serves_and_says_so(rig: Any) -> None:
+    assert rig.facts()["releases"] == []
+    received = rig.receive("one").ok
+    assert received["files"] > 8
+    order = rig.order(rig.release("one"))
+    begun = rig.agent("begin", order)
+    assert begun.ok["state"] == "PROBED"
+    assert begun.states == [
+        "PREPARED:intent", "PREPARED:done", "DRAINED:intent", "DRAINED:done", "CANDIDATE:intent", "CANDIDATE:done",
+        "PROBED:intent", "PROBED:done",
+    ]  # fmt: skip
+    transcript = begun.ok["transcript"]
+    assert transcript["port"] == {"number": rig.private, "owner": transcript["port"]["owner"], "ours": True}
+    assert {one["tree"] for one in transcript["processes"]} == {
+        str(rig.layout.tree(order["release"]["tree"]).resolve())
+    }
+    assert transcript["restarts"] == 0 and transcript["log"]["lines"] > 0
+    assert rig.answers(rig.public) is None  # clients wait until the gate has passed
+    decided = rig.decide(order)
+    assert decided.states[-1] == "CONFIRMED:done"
+    rig.serves(order["release"])
+    facts = rig.facts(rehash=order["release"]["tree"])
+    assert facts["rehash"]["ok"] and facts["known_goods"] == [order["release"]["id"]]
+    assert facts["transaction"]["state"] == "CONFIRMED" and facts["transaction"]["running"] is False
+    assert facts["commits"] == [order["release"]["commit"]]
+    evidence = rig.agent("evidence", {"release": order["release"]["id"]}).ok
+    assert evidence["verdict"]["accept"] is True and evidence["transcript"] == transcript
+    assert rig.agent("history").ok["transactions"][0]["txn"] == order["txn"]
+
+
+def test_second_release_replaces_the_first_and_rollback_returns(rig: Any) -> None:
+    first = rig.apply("one")
+    second = rig.apply("two")
+    rig.serves(second)
+    assert rig.facts()["known_goods"] == [second["id"], first["id"]]
+    order = rig.order(first, goal="rollback")
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    assert rig.decide(order).ok["state"] == "CONFIRMED"
+    rig.serves(first)
