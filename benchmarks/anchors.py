@@ -48,9 +48,7 @@ def find_anchors(folder: Path) -> list[tuple[str, Anchor]]:
         usable = {number: text for number, text in usable.items() if seen[text] == source.count(text) == 1}
         name = None
         if len(found) % 3 == 0:
-            inner = [
-                (spans[0], scope) for scope, spans in scopes(source).items() if len(spans) == 1 and "." in scope
-            ]
+            inner = [(spans[0], scope) for scope, spans in scopes(source).items() if len(spans) == 1 and "." in scope]
             if not inner:
                 continue
             (first, last), name = chance.choice(inner)
@@ -98,9 +96,7 @@ def main(folder: Path, patchsets: Path | None) -> None:
     report.require()
     files = sum(1 for path in folder.rglob("*") if path.is_file())
     scoped = sum(anchor.within is not None for _, anchor in anchors)
-    print(
-        f"{len(anchors)} anchors ({scoped} in a scope) of {len(report.changes)} files, in a tree of {files} files"
-    )
+    print(f"{len(anchors)} anchors ({scoped} in a scope) of {len(report.changes)} files, in a tree of {files} files")
 
     def check() -> None:
         scopes.cache_clear()
@@ -108,9 +104,7 @@ def main(folder: Path, patchsets: Path | None) -> None:
 
     def grep() -> None:
         for _, anchor in anchors[:GREPS]:
-            subprocess.run(
-                ["grep", "-rnF", "--", anchor.text, "."], cwd=folder, stdout=subprocess.DEVNULL, check=True
-            )
+            subprocess.run(["grep", "-rnF", "--", anchor.text, "."], cwd=folder, stdout=subprocess.DEVNULL, check=True)
 
     with tempfile.TemporaryDirectory() as scratch:
         diff = Path(scratch, "all.diff")

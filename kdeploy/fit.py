@@ -46,9 +46,7 @@ def _judge(subject: Subject, edit: TextEdit) -> Finding:
     source, anchor = subject.source, edit.anchor
     everywhere = occurrences(source, anchor)
     places = within(source, everywhere, anchor.within)
-    waiting, done = (
-        _replaced(subject, edit, places) if isinstance(edit, Replace) else _inserted(source, edit, places)
-    )
+    waiting, done = _replaced(subject, edit, places) if isinstance(edit, Replace) else _inserted(source, edit, places)
     if done and not waiting and len(done) == anchor.count:
         return subject.found(State.APPLIED, done[0].start)
     if done and len(waiting) < len(places):

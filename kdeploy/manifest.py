@@ -23,9 +23,7 @@ class ProofFile(Model):
     name: Annotated[str, Field(pattern=NAME)] = Field(description="what the proof is called in reports")
     run: Text = Field(description="the program, a path inside the set: proofs/mask.py")
     needs: list[Text] = Field(default=[], description="modules that must be importable in the proof's Python")
-    timeout_s: Annotated[int | float, Field(gt=0, le=86_400)] = Field(
-        default=300, description="seconds it may take"
-    )
+    timeout_s: Annotated[int | float, Field(gt=0, le=86_400)] = Field(default=300, description="seconds it may take")
     env: dict[str, str] = Field(default={}, description="environment variables for the proof")
 
 
@@ -37,9 +35,7 @@ class PatchSetFile(Model):
     summary: Text = Field(description="one line for lists")
     engine: Text = Field(description="the SGLang versions it is made for, as PEP 440 specifiers: >=0.5.11,<0.5.12")
     requires: list[Text] = Field(default=[], description="sets that must come earlier in the profile: cpu>=1.0.0")
-    conflicts: list[Text] = Field(
-        default=[], description="sets that must not be in the same profile: ddtree>=1.0.0"
-    )
+    conflicts: list[Text] = Field(default=[], description="sets that must not be in the same profile: ddtree>=1.0.0")
     series: Annotated[list[Annotated[str, Field(pattern=NAME)]], Field(min_length=1)] = Field(
         description="the patches in the order of application; patches/<name>.yaml each"
     )
@@ -68,13 +64,9 @@ class EditFile(Model):
         description="exact text: a part of one line, or (with a newline) whole lines under any common indentation",
     )
     insert_after: Text | None = Field(default=None, description="lines to put after the anchor, at its indentation")
-    insert_before: Text | None = Field(
-        default=None, description="lines to put before the anchor, at its indentation"
-    )
+    insert_before: Text | None = Field(default=None, description="lines to put before the anchor, at its indentation")
     replace: str | None = Field(default=None, description="text to put in the place of the anchor")
-    add_file: Text | None = Field(
-        default=None, description="the new file's content, a path inside the set: files/x.py"
-    )
+    add_file: Text | None = Field(default=None, description="the new file's content, a path inside the set: files/x.py")
     delete_file: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         default=None, description="delete the file; this is the sha256 of the content it must have"
     )

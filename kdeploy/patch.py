@@ -47,9 +47,7 @@ def load(folder: Path, name: str) -> Patch:
         edits += reader.edits(index + 1)
         uses += reader.uses
     retire_when = _retire_when(file.retire_when, read)
-    return Patch(
-        name, file.reason.strip(), file.origin.strip(), retire_when, tuple(edits), read.where(), tuple(uses)
-    )
+    return Patch(name, file.reason.strip(), file.origin.strip(), retire_when, tuple(edits), read.where(), tuple(uses))
 
 
 def specifiers(text: str, where: Location) -> None:
@@ -95,9 +93,7 @@ def tree_path(path: str, where: Location) -> str:
     elif "\\" in path or any(ord(char) < 32 for char in path):
         problem = "has a backslash or a control character"
     if problem:
-        raise PatchSetError(
-            f"the path '{path}' {problem}", where=where, hint="write it as in the wheel: sglang/x.py"
-        )
+        raise PatchSetError(f"the path '{path}' {problem}", where=where, hint="write it as in the wheel: sglang/x.py")
     return path
 
 
@@ -133,9 +129,7 @@ class _EditReader:
             raise PatchSetError("this edit has no action", where=self._at(), hint=f"one of {', '.join(ACTIONS)}")
         if len(actions) > 1:
             later = max((self._at(action) for action in actions), key=lambda where: (where.line, where.column))
-            raise PatchSetError(
-                f"this edit has several actions: {', '.join(actions)}", where=later, hint="give one"
-            )
+            raise PatchSetError(f"this edit has several actions: {', '.join(actions)}", where=later, hint="give one")
         return actions[0]
 
     def _anchored(self, number: int, file: str, action: str) -> Edit:
@@ -183,9 +177,7 @@ def _retire_when(file: RetireWhenFile | None, read: Document) -> RetireWhen | No
     if (file.file is None) != (file.contains is None):
         raise PatchSetError("'file' and 'contains' go together", where=where)
     if file.engine is None and file.file is None:
-        raise PatchSetError(
-            "'retire-when' says nothing", where=where, hint="give 'engine', or 'file' and 'contains'"
-        )
+        raise PatchSetError("'retire-when' says nothing", where=where, hint="give 'engine', or 'file' and 'contains'")
     if file.engine is not None:
         specifiers(file.engine, read.where(("retire-when", "engine")))
     if file.file is not None:

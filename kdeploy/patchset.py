@@ -186,9 +186,7 @@ def _check_required(one: PatchSet, text: str, where: Location, sets: Sequence[Pa
     position, other = next(((at, item) for at, item in enumerate(sets) if item.name == name), (-1, None))
     if other is None:
         hint = f"add '{name}' to the profile's patch sets, before '{one.name}'"
-        raise PatchSetError(
-            f"{one.ref} requires '{text}', which is not among the patch sets", where=where, hint=hint
-        )
+        raise PatchSetError(f"{one.ref} requires '{text}', which is not among the patch sets", where=where, hint=hint)
     if not _contains(wanted, other.version):
         raise PatchSetError(f"{one.ref} requires '{text}', and {other.ref} is given", where=where)
     if position > index:

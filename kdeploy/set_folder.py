@@ -46,9 +46,7 @@ def check_names(folder: Path, file: PatchSetFile, read: Document) -> None:
         Version(file.version)
     except InvalidVersion as fault:
         where = read.where(("version",))
-        raise PatchSetError(
-            f"'{file.version}' is not a version", where=where, hint="like 1.0.0 (PEP 440)"
-        ) from fault
+        raise PatchSetError(f"'{file.version}' is not a version", where=where, hint="like 1.0.0 (PEP 440)") from fault
     there = folder.resolve()
     for key, value, name in (("version", file.version, there.name), ("name", file.name, there.parent.name)):
         if value != name:

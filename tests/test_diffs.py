@@ -150,9 +150,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("diff", "line", "reason"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
+@pytest.mark.parametrize(("diff", "line", "reason"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
 def test_what_is_not_exact_is_refused_at_its_line(diff, line, reason) -> None:
     with pytest.raises(PatchSetError) as caught:
         diffs.parse(diff, "x.diff", 1)

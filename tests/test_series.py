@@ -55,9 +55,7 @@ def replace(old: str, new: str, file: str = "pkg/b.py", **more: Any) -> dict[str
 
 
 def test_all_edits_of_all_sets_are_made_in_sequence(tmp_path: Path) -> None:
-    first = make(
-        tmp_path, {"one": [replace("x = 1", "x = 10")], "two": [replace("x = 10", "x = 100", line=1)]}, "a"
-    )
+    first = make(tmp_path, {"one": [replace("x = 1", "x = 10")], "two": [replace("x = 10", "x = 100", line=1)]}, "a")
     after = {
         "file": "pkg/a.py",
         "within": "A.run",
