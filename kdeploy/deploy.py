@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import time
@@ -192,11 +193,14 @@ def _interrupted(host: Host, txn: str, patience: float, note: Note) -> Interrupt
 def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | None) -> Exception:
     release, state = goal.release.id, result.get("state")
     first, *more = str(result.get("reason") or "no reason given").splitlines()
-    details = (
-        tuple(f"{check.name}: {line}" for check in verdict.checks if not check.ok for line in check.evidence[:4])
-        if verdict
-        else ()
-    )
+    details: tuple[str, ...] = ()
+    if verdict is not None and not verdict.accepted:
+        first, more = f"the gate says no ({', '.join(check.name for check in verdict.failed)})", []
+        details = tuple(
+            line
+            for check in verdict.failed
+            for line in (f"{check.name}: {check.detail}", *map("  {}".format, check.evidence[:4]))
+        )
     if state == "ROLLED_BACK":
         after = str(result.get("note") or "")
         if after == NOTHING_BEFORE:
@@ -216,7 +220,14 @@ def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | No
 
 
 def _teller(host: Host, note: Note) -> Callable[[Event], None]:
+    told: set[str] = set()
+
     def tell(event: Event) -> None:
+        # `begin` and `decide` both follow the transaction from its start: what was told is not told again.
+        line = json.dumps(event, sort_keys=True)
+        if line in told:
+            return
+        told.add(line)
         kind = event.get("event")
         if kind == "state":
             text = f"{event.get('state')} {event.get('note') or ''}".rstrip()
