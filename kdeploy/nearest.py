@@ -48,7 +48,12 @@ def nearest(source: str, anchor: Anchor) -> Near | None:
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2("\n".join(wanted))
     for start in starts[:_CANDIDATES]:
-        matcher.set_seq1("\n".join(line.strip() for line in lines[start : start + size]))
+        text = "\n".join(line.strip() for line in lines[start : start + size])
+        matcher.set_seq1(text)
+        if not anchor.is_block:  # compare a part of a line with as much of the line, around what they share
+            shared = matcher.find_longest_match()
+            begin = max(0, shared.a - shared.b)
+            matcher.set_seq1(text[begin : begin + len(wanted[0])])
         if matcher.real_quick_ratio() > best and matcher.quick_ratio() > best and matcher.ratio() > best:
             best, best_start = matcher.ratio(), start
     if best_start < 0:

@@ -111,7 +111,7 @@ class SeriesReport:
             State.UPSTREAMED: f"upstreamed: {first.ref} {first.patch}: its retire-when is true",
         }.get(first.state, f"{first.state}: {first}")
         details = [*patch.details, *first.details]
-        details += [f"also {item.state}: {item} ({item.where})" for item in others]
+        details += [": ".join((f"also {item.state}: {item} ({item.where})", *item.details[:1])) for item in others]
         raise AnchorError(message, where=first.where, hint=_WHAT_NOW[first.state], details=tuple(details))
 
 

@@ -139,7 +139,7 @@ class _Run:
 def _after_failure(finding: Finding, earlier: str | None) -> Finding:
     if earlier is None or finding.state not in (State.MISSING, State.AMBIGUOUS):
         return finding
-    return replace(finding, details=(f"an earlier edit of this file did not fit: {earlier}", *finding.details))
+    return replace(finding, details=(*finding.details, f"an earlier edit of this file did not fit: {earlier}"))
 
 
 def _settled(

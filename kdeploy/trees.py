@@ -70,7 +70,9 @@ class FolderTree:
             return False
 
     def obstacle(self, path: str) -> str | None:
-        """A symlink at `path` or on the way to it, a folder or a special file there."""
+        """A symlink at `path` or on the way to it, a folder or a special file there, or a path out of the tree."""
+        if path.startswith("/") or ".." in path.split("/"):
+            return f"{path} leads out of the tree"
         for part in _parents(path):
             where = self.folder / part
             if where not in self._checked:

@@ -255,6 +255,13 @@ def test_nearest_stays_in_the_scope() -> None:
     assert near.line == 7
 
 
+def test_nearest_of_a_part_of_a_line_is_compared_with_a_part() -> None:
+    source = "a = 1\nresult = wrapper(self.pool.get(key, default_value), timeout=30, retries=5)\n"
+    near = nearest(source, Anchor("get(key)"))
+    assert near is not None
+    assert (near.line, near.ratio > 0.8) == (2, True)
+
+
 def test_nearest_of_a_block_shows_what_is_new_in_it() -> None:
     near = nearest(TWINS, Anchor("self.n = args.n\nself.m = 2\n"))
     assert near is not None
