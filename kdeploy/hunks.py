@@ -37,9 +37,6 @@ def _judge(subject: Subject, hunk: Hunk) -> Finding:
     if len(places) > 1:
         details: tuple[str, ...] = (f"its lines stand {len(places)} times, at {subject.lines(places)}",)
         return subject.found(State.AMBIGUOUS, places[0].start, details)
-    if places and not waiting:
-        details = (f"its result stands at {subject.lines(results)} already",)
-        return subject.found(State.AMBIGUOUS, places[0].start, details)
     if places:
         return subject.found(
             State.APPLICABLE, places[0].start, splices=[Splice(places[0].start, places[0].end, hunk.after)]

@@ -225,6 +225,17 @@ def test_never_applied_by_halves(kind, source, anchor, text, more, state) -> Non
     assert after(source, kind, text, anchor, **more) == (state, source)
 
 
+def test_a_result_in_another_scope_is_not_this_edits() -> None:
+    source = "def one():\n    return g\n\n\ndef two():\n    return h\n"
+    assert after(source, Replace, "return g", "return f", within="two")[0] is State.MISSING
+    assert after(source, Replace, "return g", "return f", within="one")[0] is State.APPLIED
+
+
+def test_every_definition_of_a_name_is_its_scope() -> None:
+    for line in ("return 1", "return 2"):
+        assert after(TWINS, InsertBefore, "pass\n", line, within="pick")[0] is State.APPLICABLE
+
+
 def test_two_anchors_on_one_line_insert_once() -> None:
     assert after("a, a\n", InsertAfter, "x\n", "a", count=2) == (State.APPLICABLE, "a, a\nx\n")
 

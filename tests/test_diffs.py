@@ -232,6 +232,18 @@ def test_a_hunk_whose_result_it_would_change_again_is_refused() -> None:
     assert applied({"x": b"b\nb\na\n"}, diff) == ([State.AMBIGUOUS], {})
 
 
+@pytest.mark.parametrize("source", [b"xa\nb\n", b"a\nbx\n", b"a\nb", b"a\r\nb\n"])
+def test_the_lines_of_a_hunk_are_whole_lines(source) -> None:
+    assert applied({"x": source}, HUNK + "@@ -1,2 +1,2 @@\n a\n-b\n+c\n")[0] == [State.MISSING]
+
+
+@pytest.mark.parametrize("source", [b"a\nb\n", b"a\nb\nc\n", b"a\nbc"])
+def test_a_last_line_without_a_newline_is_the_last_one(source) -> None:
+    diff = HUNK + "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n"
+    assert applied({"x": source}, diff)[0] == [State.MISSING]
+    assert applied({"x": b"a\nb"}, diff)[1] == {"x": (b"a\nc\n", False)}
+
+
 def test_half_of_the_hunks_do_nothing() -> None:
     diff = HUNK + "@@ -1 +1 @@\n-a\n+b\n@@ -5 +5 @@\n-c\n+d\n"
     assert applied({"x": b"b\nc\n"}, diff) == ([State.APPLIED, State.MOVED], {})

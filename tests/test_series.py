@@ -97,6 +97,12 @@ def test_lines_are_those_of_the_base_however_much_was_put_above(tmp_path: Path) 
     assert [item.line for item in report.anchors] == [1, 2, 3, 8]
 
 
+def test_lines_are_those_of_the_base_between_two_places_of_one_edit(tmp_path: Path) -> None:
+    edits = [{"file": "f", "anchor": "a", "count": 2, "insert-after": "x\ny\n"}, replace("b", "c", "f", line=2)]
+    report = check([make(tmp_path, {"one": edits})], {"f": b"a\nb\na\n"})
+    assert [(item.state, item.line) for item in report.anchors] == [(State.APPLICABLE, 1), (State.APPLICABLE, 2)]
+
+
 def test_another_line_than_the_hint_is_moved_and_passes(tmp_path: Path) -> None:
     report = check([make(tmp_path, {"one": [replace("z = 3", "z = 4", line=30)]})])
     assert (report.ok, report.anchors[0].state, report.anchors[0].line, report.anchors[0].hint) == (
@@ -195,6 +201,7 @@ def test_half_applied_never_passes_and_says_which(tmp_path: Path) -> None:
     report = check([patch], {"pkg/b.py": b"x = 10\ny = 2\nz = 30\n"})
     assert [item.state for item in report.anchors] == ["applied", "applicable", "applied"]
     assert report.patches[0].state is State.APPLIED
+    assert report.patches[0].changes == ()
     assert report.patches[0].details == (
         "half applied: edits 1 (pkg/b.py:1), 3 (pkg/b.py:3) in the tree, edit 2 (pkg/b.py:2) not",
     )
@@ -244,6 +251,9 @@ def test_an_edit_that_cannot_be_told_from_its_text_goes_with_those_that_can(tmp_
         assert report.anchors[0].details[0] == "taken as applied, as the other edits are"
         gone = check([one], {"pkg/b.py": b"x = 1\nx = 1\nv = 8\n"})
         assert [item.state for item in gone.anchors] == [State.MISSING, State.MISSING, State.APPLICABLE]
+    mixed = make(tmp_path / "half", {"one": [*vague, *clear, replace("u = 1", "u = 2")]})
+    half = check([mixed], {"pkg/b.py": b"v = 9\nu = 1\nx = 1\nx = 1\n"})
+    assert [str(item.state) for item in half.anchors] == ["missing", "missing", "applied", "applicable"]
     alone = check([make(tmp_path / "alone", {"one": vague})], applied)
     assert [item.state for item in alone.anchors] == [State.MISSING, State.MISSING]
 
