@@ -133,7 +133,9 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
     gate, release = goal.gate, goal.release
     arguments = flags(release.launch.args)
     model = str(arguments.get("served-model-name") or arguments["model-path"])
-    bounds = asking.Bounds(quick=not gate.full, together=(2, gate.company), request_s=gate.request_s)
+    bounds = asking.Bounds(
+        quick=not gate.full, together=(2, gate.company), json=asking.takes_schemas(arguments), request_s=gate.request_s
+    )
     txn = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     request = {
         "txn": txn,

@@ -16,6 +16,11 @@ def canonical(document: Any) -> bytes:
     return (json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
 
 
+def ordered(document: Any) -> bytes:
+    """The JSON text of a document whose order means something: a grammar asks for a schema's properties in turn."""
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
+
+
 def read_json(path: Path) -> Any:
     """The JSON document at `path`; None when there is none that is whole."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from kdeploy_agent import probe, processes, serving
-from kdeploy_agent.units import MARK, Units
+from kdeploy_agent.units import MARK, Units, banner
 
 
 def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Dict[str, Any]:
@@ -23,7 +23,7 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
             "owner": owners[0] if owners else None,
             "ours": bool(owners) and all(pid in pids for pid in owners),
         },
-        "log": probe.scan_log(str(units.path("server", "log")), probes.get("log", [])),
+        "log": probe.scan_log(str(units.path("server", "log")), probes.get("log", []), since=banner(release["id"])),
         "restarts": status.restarts,
     }
 

@@ -26,7 +26,7 @@ def begin(call: Call) -> Dict[str, Any]:
     if _find(layout, order.txn) is None:
         held = locking.holder(layout.lock)
         if held is None or held["txn"] != order.txn:
-            _launch(layout, order)
+            _launch(call, order)
     return _watch(call, order.txn, lambda at: at.state == "PROBED" and at.phase == DONE)
 
 
@@ -104,15 +104,19 @@ def _order(call: Call) -> Order:
         release=release,
         probes=call.mapping("probes"),
         start_s=call.number("start_s"),
+        probe_s=call.number("probe_s"),
         decide_s=call.number("decide_s"),
         soak_s=call.number("soak_s"),
     )
 
 
-def _launch(layout: Layout, order: Order) -> None:
+def _launch(call: Call, order: Order) -> None:
+    layout = call.layout
     lock = locking.take(layout.lock, order.by, order.goal, order.txn)
     try:
-        runner.heal(layout)
+        healed = runner.heal(layout)
+        if healed:
+            call.emit("note", text=f"transaction {healed.txn} of {healed.by} was cut off; it is {healed.state} now")
         if order.goal == "rollback" and order.release["id"] not in Journal(layout.journal).confirmed():
             raise AgentError(
                 "no-known-good",

@@ -11,6 +11,7 @@ from typing import Callable, List, Set
 from kdeploy_agent import files, store
 from kdeploy_agent.journal import Journal
 from kdeploy_agent.layout import Layout
+from kdeploy_agent.locking import try_lock
 
 CONFIRMED_KEPT = 3
 EVIDENCE_KEPT = 10
@@ -35,6 +36,19 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
         if document:
             needed.add(document["tree"])
             commits.add(document["commit"])
+    receiving = try_lock(layout.home / "store.lock", 0)
+    if receiving is None:
+        note("somebody is sending a tree; unused trees stay until next time")
+        return
+    with receiving:
+        _prune_trees(layout, needed, commits, note)
+    kept = {one.txn for one in transactions[-ORDERS_KEPT:]}
+    for txn in _folders(layout, "transactions"):
+        if txn not in kept:
+            files.wipe(layout.transactions / txn)
+
+
+def _prune_trees(layout: Layout, needed: Set[str], commits: Set[str], note: Callable[[str], None]) -> None:
     for tree in _folders(layout, "trees"):
         if tree.partition(".")[0] not in needed:
             files.wipe(layout.trees / tree)
@@ -44,10 +58,6 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
             files.wipe(layout.caches / cache)
     for commit in set(store.commits(layout)) - commits:
         store.forget(layout, commit)
-    kept = {one.txn for one in transactions[-ORDERS_KEPT:]}
-    for txn in _folders(layout, "transactions"):
-        if txn not in kept:
-            files.wipe(layout.transactions / txn)
 
 
 def _folders(layout: Layout, name: str) -> List[str]:

@@ -46,14 +46,21 @@ class Switch:
             message = f"the {what} port {port} is held by {name_holders(strangers)}"
             raise AgentError("preflight", message, "stop that process, or choose another port")
 
-    def start(self, release: Dict[str, Any], seconds: float) -> float:
-        """Start the server on its private port and wait for its first completion; gives the seconds that took."""
+    def start(self, release: Dict[str, Any], seconds: float, refused: Callable[[], bool] = lambda: False) -> float:
+        """Start the server on its private port and wait for its first completion; gives the seconds that took.
+
+        Raises Failed when it ends or takes too long, and as soon as it is `refused`.
+        """
         serving.make_room(self._layout, release)
         self._units.start(serving.server(self._layout, release))
         deadline = time.monotonic() + seconds
         try:
-            return probe.wait_ready(serving.server_url(release), self.server_alive, deadline, self._note)
+            return probe.wait_ready(
+                serving.server_url(release), lambda: self.server_alive() and not refused(), deadline, self._note
+            )
         except probe.NotReady as fault:
+            if refused():
+                raise Failed("the operator said no before it was ready") from fault
             raise Failed(f"the server did not become ready: {fault}{self._last_words('server')}") from fault
 
     def open(self, release: Dict[str, Any]) -> None:
@@ -66,8 +73,7 @@ class Switch:
             reply = client.request(serving.public_url(release), "/v1/models", 5.0)
             if reply.status == 200:
                 return
-            if front is not None and not self._units.status("front").alive:
-                raise Failed(f"the front ended{self._last_words('front')}")
+            self.must_live(release)
             if time.monotonic() > end:
                 raise Failed(f"the public port does not answer: {reply.error}{self._last_words('front')}")
             time.sleep(_POLL_S)

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent import files, inspection, probe, retention, serving, store
@@ -23,7 +24,6 @@ from kdeploy_agent.units import Units
 NOTHING_STOPPED = "nothing was stopped"
 NOTHING_BEFORE = "nothing was serving before"
 
-_PROBES_WITHIN_S = 1800.0
 _BRIEF_WITHIN_S = 120.0
 
 
@@ -37,6 +37,7 @@ class Order:
     release: Dict[str, Any]
     probes: Dict[str, Any]
     start_s: float
+    probe_s: float
     decide_s: float
     soak_s: float
 
@@ -50,7 +51,7 @@ class Order:
 
     def write(self, layout: Layout) -> None:
         """Store the order."""
-        files.write(layout.transaction(self.txn) / "order.json", files.canonical(dataclasses.asdict(self)), 0o600)
+        files.write(layout.transaction(self.txn) / "order.json", files.ordered(dataclasses.asdict(self)), 0o600)
 
 
 class Run:
@@ -75,7 +76,7 @@ class Run:
             with self._step("DRAINED"):
                 self.switch.close()
             with self._step("CANDIDATE"):
-                self.switch.start(self.release, order.start_s)
+                self.switch.start(self.release, order.start_s, self._refused)
             with self._step("PROBED") as done:
                 self._probe()
                 done["until"] = round(time.time() + order.decide_s, 3)
@@ -109,7 +110,7 @@ class Run:
         with self._step("CONFIRMED"):
             plan = {"probes": self.order.probes, "start_s": self.order.start_s}
             evidence = self.layout.evidence(self.release["id"])
-            files.write(evidence / "plan.json", files.canonical(plan))
+            files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
         try:
@@ -167,14 +168,23 @@ class Run:
         self.switch.check_ports(release)
 
     def _probe(self) -> None:
-        deadline = time.monotonic() + _PROBES_WITHIN_S
+        deadline = time.monotonic() + self.order.probe_s
         transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
         transcript.update(inspection.inspect(self.units, self.release, self.order.probes))
         files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(transcript))
 
+    def _refused(self) -> bool:
+        """Whether the operator has said no already: a Ctrl-C need not wait until a large model has loaded."""
+        verdict = files.read_json(self._decision_path)
+        return verdict is not None and not verdict["accept"]
+
+    @property
+    def _decision_path(self) -> Path:
+        return self.layout.transaction(self.order.txn) / "decision.json"
+
     def _decision(self) -> Dict[str, Any]:
         """Wait for the operator's verdict; silence is a no, and so is a server that ends meanwhile."""
-        path = self.layout.transaction(self.order.txn) / "decision.json"
+        path = self._decision_path
         end = time.monotonic() + self.order.decide_s
         while not path.exists():
             if time.monotonic() >= end:

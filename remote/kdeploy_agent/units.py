@@ -20,7 +20,6 @@ from kdeploy_agent.layout import Layout
 MARK = "KDEPLOY_UNIT"
 
 _STARTS_WITHIN_S = 30.0
-_DIES_WITHIN_S = 20.0  # after SIGKILL: a process that frees a GPU's memory takes its time
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,8 @@ class Status:
 
 class Units:
     """The units of one service, each with a supervisor in its own session."""
+
+    _dies_within_s = 20.0  # after SIGKILL: a process that frees a GPU's memory takes its time
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -134,7 +135,7 @@ class Units:
             end = time.monotonic() + (spec.grace_s if spec else 0.0)
             while self.members(name) and time.monotonic() < end:
                 time.sleep(0.05)
-        left = processes.kill_all(MARK, self.mark(name), time.monotonic() + _DIES_WITHIN_S)
+        left = processes.kill_all(MARK, self.mark(name), time.monotonic() + self._dies_within_s)
         if left:
             named = ", ".join(f"{pid} ({processes.command(pid)})" for pid in sorted(left))
             raise AgentError("fault", f"unit {name} does not die: {named}", f"look at dmesg; kill -9 {min(left)}")
@@ -149,9 +150,8 @@ class Units:
         said = files.read_json(self.path(name, "pid"))
         return said if isinstance(said, dict) else {}
 
-    @staticmethod
-    def _wait_until_free(port: int) -> None:
-        end = time.monotonic() + _DIES_WITHIN_S
+    def _wait_until_free(self, port: int) -> None:
+        end = time.monotonic() + self._dies_within_s
         while True:
             held = processes.holders(port)
             if not held:

@@ -135,6 +135,7 @@ class Rig:
         self.units = Units(self.layout)
         self.private, self.public, self.metrics = free_port(), free_port(), free_port()
         self.python = sys.executable
+        self.command: list[str] = []
 
     def agent(self, verb: str, request: dict[str, Any] | None = None, payload: bytes = b"", **env: str) -> Answer:
         child = self.start(verb, request, payload, **env)
@@ -153,11 +154,10 @@ class Rig:
         asked.parent.mkdir(parents=True, exist_ok=True)
         asked.write_bytes(json.dumps(line).encode() + b"\n" + payload)
         base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(REMOTE)}
+        command = self.command or [self.python, "-m", "kdeploy_agent"]
+        pipe = subprocess.PIPE
         with asked.open("rb") as stdin:
-            return subprocess.Popen(
-                [self.python, "-m", "kdeploy_agent", verb], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={**base, **env},
-            )  # fmt: skip
+            return subprocess.Popen([*command, verb], stdin=stdin, stdout=pipe, stderr=pipe, env={**base, **env})
 
     def launch(self, order: dict[str, Any], accept: bool | None = None, **env: str) -> None:
         """Start a transaction with nobody watching it; `accept` puts the decision there beforehand."""
@@ -167,7 +167,8 @@ class Rig:
             "root, text, accept = sys.argv[1:]\n"
             "host, order = layout.Layout(Path(root), 'local'), transaction.Order(**json.loads(text))\n"
             "verdict = {'accept': accept == 'True', 'reasons': ['said no'], 'evidence': {}}\n"
-            "if accept != 'None': files.write(host.transaction(order.txn) / 'decision.json', files.canonical(verdict))\n"
+            "answer = host.transaction(order.txn) / 'decision.json'\n"
+            "if accept != 'None': files.write(answer, files.canonical(verdict))\n"
             "runner.launch(host, order, locking.take(host.lock, order.by, 'apply', order.txn))\n"
         )
         base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(REMOTE)}
@@ -217,7 +218,7 @@ class Rig:
         }  # fmt: skip
         return {
             "txn": f"t{next(_TXN)}", "by": "tester@here", "goal": "apply", "release": release, "probes": probes,
-            "start_s": 15, "decide_s": 15, "soak_s": 0.2, **changes,
+            "start_s": 15, "probe_s": 60, "decide_s": 15, "soak_s": 0.2, **changes,
         }  # fmt: skip
 
     def apply(self, name: str, front: str = "router", **env: str) -> dict[str, Any]:
