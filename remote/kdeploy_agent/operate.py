@@ -135,6 +135,7 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
     states, notes = Follow(layout.journal), Follow(layout.transaction(txn) / "notes.jsonl")
     alone = 0
     while True:
+        at = _find(layout, txn)  # looked up first: whoever sees the end has been told every line up to it
         for raw in notes.lines():
             note = parse_line(raw)
             if note:
@@ -143,7 +144,6 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
             line = parse_line(raw)
             if line and line.get("txn") == txn:
                 call.emit("state", **line)
-        at = _find(layout, txn)
         if at is not None and (at.finished or enough(at)):
             return _told(at, layout)
         alone = alone + 1 if locking.holder(layout.lock) is None else 0

@@ -259,7 +259,7 @@ def test_killed_in_the_middle_of_an_effect(rig: Any, after_s: float) -> None:
 def test_nothing_of_the_caller_reaches_the_server(rig: Any) -> None:
     assert rig.receive("one").ok
     order = rig.order(rig.release("one", PYTHONPATH="/second", MINE="1"))
-    rig.agent("begin", order, SECRET_OF_CALLER="x", LD_LIBRARY_PATH="/nowhere").ok
+    rig.agent("begin", order, SECRET_OF_CALLER="x", LD_LIBRARY_PATH="/nowhere")
     server = processes.environ(rig.facts()["units"]["server"]["pid"])
     tree = rig.layout.tree(order["release"]["tree"])
     assert server["PYTHONPATH"] == f"{tree}:/second" and server["MINE"] == "1"

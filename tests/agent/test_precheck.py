@@ -1,0 +1,127 @@
+"""What precheck finds, with the runtime's own Python and the tree's own parser; and runtimes made by real pip."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from kdeploy_agent import precheck
+
+
+def findings(rig: Any, release: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["check"]: one for one in rig.agent("precheck", {"release": release}).ok["findings"]}
+
+
+def test_a_sound_release(rig: Any) -> None:
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    found = findings(rig, release)
+    assert [one["detail"] for one in found.values() if not one["ok"]] == []
+    assert {"runtime", "import", "arguments", "private port", "public port", "metrics port", "disk"} <= set(found)
+    assert release["version"] in found["import"]["detail"]
+    rig.stopped()
+
+
+def test_precheck_beside_a_live_release_stops_nothing(rig: Any) -> None:
+    release = rig.apply("one")
+    pid = rig.facts()["units"]["server"]["pid"]
+    found = findings(rig, release)
+    assert all(one["ok"] for one in found.values()), found
+    assert "ours" in found["private port"]["detail"]
+    assert rig.facts()["units"]["server"]["pid"] == pid
+
+
+def test_an_unknown_flag_names_the_nearest(rig: Any) -> None:
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    release["launch"]["args"] += ["--max-total-tokns", "5"]
+    found = findings(rig, release)["arguments"]
+    assert not found["ok"] and found["detail"] == "unrecognized arguments: --max-total-tokns 5"
+    assert found["hint"] == "did you mean --max-total-tokens?"
+    release["launch"]["args"][-2:] = ["--max-total-tokens", "many"]
+    assert "invalid int value: 'many'" in findings(rig, release)["arguments"]["detail"]
+
+
+def test_what_does_not_import_is_said(rig: Any) -> None:
+    assert rig.receive("one").ok
+    release = {**rig.release("one"), "version": "0.5.11+kd.other"}
+    found = findings(rig, release)["import"]
+    assert not found["ok"] and "0.5.11+kd.other" in found["hint"]
+    release = {**release, "tree": rig.trees["two"].tree}
+    assert not findings(rig, release)["tree"]["ok"]
+    release = rig.release("one")
+    release["launch"]["runtime"] = {"venv": "/nowhere"}
+    found = findings(rig, release)["runtime"]
+    assert not found["ok"] and "No such file" in found["detail"]
+
+
+def test_a_stranger_on_a_port_is_named(rig: Any) -> None:
+    assert rig.receive("one").ok
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", rig.public))
+        stranger.listen()
+        found = findings(rig, rig.release("one"))["public port"]
+    assert not found["ok"] and f"{rig.public} is held by process" in found["detail"]
+
+
+def test_models(tmp_path: Path) -> None:
+    assert not precheck.check_model("model", str(tmp_path / "no"))["ok"]
+    assert precheck.check_model("model", "org/name")["ok"]
+    assert "config.json" in precheck.check_model("model", str(tmp_path))["detail"]
+    (tmp_path / "config.json").write_text("{}")
+    assert "no weights" in precheck.check_model("model", str(tmp_path))["detail"]
+    (tmp_path / "a.safetensors").write_bytes(b"x")
+    assert precheck.check_model("model", str(tmp_path))["ok"]
+    index = {"weight_map": {"w1": "a.safetensors", "w2": "b.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = precheck.check_model("model", str(tmp_path))
+    assert not found["ok"] and found["detail"] == "1 of 2 shards are missing: b.safetensors"
+    (tmp_path / "b.safetensors").write_bytes(b"")
+    assert not precheck.check_model("model", str(tmp_path))["ok"]
+    (tmp_path / "b.safetensors").write_bytes(b"x")
+    assert precheck.check_model("model", str(tmp_path))["ok"]
+
+
+def wheel(folder: Path, name: str, requires: str = "") -> str:
+    """A wheel that holds one module; gives its line for a lock."""
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as zipped:
+        zipped.writestr(f"{name}.py", "")
+        needs = f"Requires-Dist: {requires}\n" if requires else ""
+        zipped.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+        zipped.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        zipped.writestr(f"{info}/RECORD", "")
+    return f"{name}==1.0"
+
+
+def test_a_runtime_is_made_once_and_left_whole(rig: Any) -> None:
+    wheels = rig.layout.root / "wheels"
+    wheels.mkdir(parents=True)
+    wheel(wheels, "libdeep")
+    lines = [wheel(wheels, "framework", "libdeep"), wheel(wheels, "engine", "never-installed")]
+    request = {"key": "k1", "python": sys.executable, "lock": "\n".join(lines) + "\n", "with_deps": ["framework"]}
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    bad = rig.agent("runtime", {**request, "lock": "framework==1.0\nabsent==1.0\n"}, **pip)
+    assert bad.error["kind"] == "runtime" and "absent" in bad.error["message"]
+    assert rig.agent("facts").ok["runtimes"] == []
+    (rig.layout.runtime("k1") / "leftover").write_text("of the attempt that failed")
+    made = rig.agent("runtime", request, **pip)
+    assert made.ok["made"] and Path(made.ok["python"]).exists()
+    assert "2 packages" in made.events[0]["text"] and len(made.events) > 3
+    site = next((rig.layout.runtime("k1") / "lib").glob("python*/site-packages"))
+    assert {"framework.py", "libdeep.py", "engine.py"} <= {path.name for path in site.iterdir()}
+    assert not (rig.layout.runtime("k1") / "leftover").exists()
+    assert rig.agent("facts").ok["runtimes"] == ["k1"]
+    again = rig.agent("runtime", request)
+    assert again.ok == {"python": made.ok["python"], "made": False} and again.events == []
+
+
+def test_a_runtime_without_its_python(rig: Any) -> None:
+    error = rig.agent("runtime", {"key": "k", "python": "/no/python", "lock": "a==1\n", "with_deps": []}).error
+    assert error["kind"] == "runtime" and "/no/python" in error["message"]
+    error = rig.agent("runtime", {"key": "k", "python": "python3", "lock": "a==1\n", "with_deps": ["b"]}).error
+    assert error["kind"] == "usage"

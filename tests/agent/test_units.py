@@ -1,0 +1,194 @@
+"""The supervisor and /proc: restarts and logs that end, pids that come again, locks that die with their holder."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kdeploy_agent import files, journal, locking, processes, supervisor
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.units import MARK, Spec, tail
+
+from .conftest import REMOTE
+
+
+def spec(rig: Any, script: str, *, port: int = 0, grace_s: float = 1.0) -> Spec:
+    folder = rig.layout.home / "cwd"
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {"PATH": "/usr/bin:/bin", MARK: rig.units.mark("server"), "KDEPLOY_RELEASE": "r1"}
+    ports = (port,) if port else ()
+    argv = (sys.executable, "-u", "-c", script)
+    return Spec("server", "r1", argv, env, str(folder), str(rig.layout.units / "server.tmp"), ports, grace_s)
+
+
+def wait(condition: Any, seconds: float = 15) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_candidate_is_never_restarted(rig: Any) -> None:
+    rig.units.start(spec(rig, "import sys; print('last words'); sys.exit(3)"))
+    wait(lambda: rig.units.status("server").note)
+    status = rig.units.status("server")
+    assert (status.alive, status.restarts, status.note) == (False, 0, "exited with 3; not restarted")
+    assert "last words" in rig.units.tail("server", 10)
+
+
+def test_a_trusted_one_is_restarted_three_times_then_given_up(rig: Any) -> None:
+    rig.units.start(spec(rig, "import time; time.sleep(0.4); raise SystemExit(9)"))
+    rig.units.allow_restarts("server")  # the policy is read when the process ends, not when it starts
+    wait(lambda: "gave up" in rig.units.status("server").note)
+    status = rig.units.status("server")
+    assert status.restarts == supervisor.RESTARTS == 3 and not status.alive
+    assert status.note == "exited with 9; gave up after 3 restarts in 10 minutes"
+    wait(lambda: not rig.units.members("server"))
+
+
+def test_stop_during_restarts_ends_them(rig: Any) -> None:
+    rig.units.start(spec(rig, "import time; time.sleep(0.2)"))
+    rig.units.allow_restarts("server")
+    wait(lambda: rig.units.status("server").restarts >= 1)
+    rig.units.stop("server")
+    time.sleep(1.5)
+    assert not rig.units.members("server")
+
+
+def test_a_process_without_its_supervisor_is_still_found(rig: Any) -> None:
+    rig.units.start(spec(rig, "import time; time.sleep(600)"))
+    os.kill(rig.units.supervisor("server"), signal.SIGKILL)
+    wait(lambda: rig.units.supervisor("server") == 0)
+    assert rig.units.status("server").alive
+    rig.units.stop("server")
+    assert not rig.units.members("server") and not rig.units.status("server").alive
+
+
+def test_a_child_that_wiped_its_environment_goes_with_its_parent(rig: Any) -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(sleep, env={}, start_new_session=True)\n"
+        "print('child', child.pid)\n"
+        "time.sleep(600)\n"
+    )
+    rig.units.start(spec(rig, script))
+    wait(lambda: any("child" in line for line in rig.units.tail("server", 5)))
+    pid = int(rig.units.tail("server", 1)[0].split()[1])
+    assert pid in rig.units.members("server")
+    rig.units.stop("server")
+    assert processes.identity(pid) is None
+
+
+def test_a_stranger_on_the_port_is_named(rig: Any) -> None:
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        port = stranger.getsockname()[1]
+        rig.units.start(spec(rig, "import time; time.sleep(600)", port=port))
+        rig.units._dies_within_s = 0.2
+        with pytest.raises(AgentError, match=rf"port {port} is still held by process {os.getpid()} \(.*pytest"):
+            rig.units.stop("server")
+    rig.units.stop("server")  # and again, once the port is free: nothing left to do
+
+
+def test_a_pid_that_came_again_is_another_process(rig: Any) -> None:
+    """Pid and boot are right, the start time is not: that is what a reused pid looks like."""
+    said = {"pid": os.getpid(), "identity": "boot/1", "child": os.getpid(), "child_identity": "boot/1", "release": "r1"}
+    files.write(rig.units.path("server", "pid"), files.canonical(said))
+    assert rig.units.status("server").alive is False and rig.units.supervisor("server") == 0
+    rig.units.stop("server")  # would end this test run if it trusted the number
+    mine = processes.identity(os.getpid())
+    assert mine is not None and processes.is_same(os.getpid(), mine)
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    wait(lambda: processes.identity(child.pid) is None)
+    child.wait()
+
+
+def test_a_log_is_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "unit.log"
+    with log.open("ab") as writer:  # the process keeps the file open, as a server does
+        writer.write(b"x" * (supervisor.LOG_LIMIT + 1))
+        writer.flush()
+        supervisor._rotate(log)
+        writer.write(b"after\n")
+    assert log.read_bytes() == b"after\n"
+    assert log.with_name("unit.log.1").stat().st_size == supervisor.LOG_LIMIT + 1
+
+
+def test_scratch_is_emptied_before_each_start(rig: Any) -> None:
+    one = spec(rig, "import time; time.sleep(600)")
+    Path(one.scratch).mkdir(parents=True)
+    (Path(one.scratch) / "socket-of-last-time").write_text("")
+    rig.units.start(one)
+    assert list(Path(one.scratch).iterdir()) == []
+    rig.units.stop("server")
+
+
+def test_the_spec_is_for_the_owner_only(rig: Any) -> None:
+    one = dataclasses.replace(spec(rig, "pass"), env={MARK: rig.units.mark("server"), "API_KEY": "secret"})
+    rig.units.start(one)
+    assert rig.units.path("server", "json").stat().st_mode & 0o077 == 0
+    assert Spec.read(rig.units.path("server", "json")) == one
+
+
+def test_tail_begins_where_the_last_start_did(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("start\nold\nstart\nnew\n")
+    assert tail(log, 10, since="start") == ["new"]
+    assert tail(log, 10) == ["start", "old", "start", "new"]
+    assert tail(tmp_path / "none", 10) == []
+
+
+def test_a_torn_line_does_not_count(tmp_path: Path) -> None:
+    book = journal.Journal(tmp_path / "journal.jsonl")
+    book.append(txn="t1", state="PREPARED", phase="intent", release="r1", goal="apply", by="me")
+    with book.path.open("ab") as file:
+        file.write(b'{"txn": "t1", "state": "PREPARED", "pha')  # the power went here
+    last = book.last()
+    assert last is not None and (last.state, last.phase) == ("PREPARED", "intent")
+    book.append(txn="t1", state="PREPARED", phase="done")
+    last = book.last()
+    assert last is not None and (last.phase, last.release) == ("done", "r1")
+    with book.path.open("ab") as file:
+        file.write(b"\0" * 100)  # what some filesystems leave at the end after a power failure
+    assert book.last() == last
+    assert book.path.read_bytes().count(b"\n") == 3
+
+
+def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert locking.holder(path) is None and not path.exists()
+    script = (
+        "import sys, time; from pathlib import Path; from kdeploy_agent import locking\n"
+        f"lock = locking.take(Path({str(path)!r}), 'ann@desk', 'apply', 't1')\n"
+        "print('held', flush=True); time.sleep(60)\n"
+    )
+    env = {"PYTHONPATH": str(REMOTE), "PATH": os.environ["PATH"]}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"held\n"
+        held = locking.holder(path)
+        assert held is not None and (held["by"], held["txn"], held["pid"]) == ("ann@desk", "t1", child.pid)
+        with pytest.raises(AgentError, match=f"ann@desk .*apply since .* UTC, process {child.pid}"):
+            locking.take(path, "bob@desk", "apply", "t2")
+        child.kill()
+    assert locking.holder(path) is None
+    locking.take(path, "bob@desk", "apply", "t2").release()
+
+
+def test_the_first_answer_stands(tmp_path: Path) -> None:
+    assert files.write_once(tmp_path / "decision", b"no")
+    assert not files.write_once(tmp_path / "decision", b"yes")
+    assert (tmp_path / "decision").read_bytes() == b"no"
+    assert list(tmp_path.iterdir()) == [tmp_path / "decision"]
