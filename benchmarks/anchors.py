@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from kdeploy import series
-from kdeploy.anchors import Anchor, scopes
 from kdeploy.document import Document
-from kdeploy.edits import InsertAfter
 from kdeploy.errors import Location
-from kdeploy.patchset import Patch, PatchSet
+from kdeploy.patching import series
+from kdeploy.patching.anchors import Anchor, scopes
+from kdeploy.patching.edits import InsertAfter
+from kdeploy.patching.patchset import Patch, PatchSet
 
 COUNT = 300
 TURNS = 5

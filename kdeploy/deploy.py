@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kdeploy import plan as planning
@@ -21,7 +18,7 @@ from kdeploy.errors import (
     RemoteError,
     RollbackFailedError,
 )
-from kdeploy.host import Event, Host
+from kdeploy.host import Host, telling
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
 from kdeploy.progress import Note
@@ -79,25 +76,18 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
         return Outcome(host.name, goal.release.id, False, 0.0, plan.reason)
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
-        host.call("recover", on_event=_teller(host, note), timeout_s=goal.gate.start_s + 120)
+        host.call("recover", on_event=telling(host.name, note), timeout_s=goal.gate.start_s + 120)
     kinds = plan.kinds
     if "push" in kinds:
         _push(host, known, goal, note)
     if "runtime" in kinds:
-        make_runtime(host, goal.release.launch.runtime["key"], goal.python, goal.lock or "", goal.with_deps, note)
+        host.make_runtime(goal.release.launch.runtime["key"], goal.python, goal.lock or "", goal.with_deps, note)
     note(f"{host.name}: precheck")
     _precheck(host, goal)
     verdict = _transact(host, goal, "apply" if goal.stage else "rollback", note)
     return Outcome(
         host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict
     )
-
-
-def make_runtime(host: Host, key: str, python: str, lock: str, with_deps: tuple[str, ...], note: Note) -> Path:
-    """Make (or find) the virtual environment `key` on the host; gives the path of its Python."""
-    request = {"key": key, "python": f"python{python}", "lock": lock, "with_deps": list(with_deps)}
-    result = host.call("runtime", request, on_event=_teller(host, note), timeout_s=3600)
-    return Path(result["python"])
 
 
 def _push(host: Host, known: Facts, goal: Goal, note: Note) -> None:
@@ -149,7 +139,7 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
         "soak_s": gate.soak_s,
     }
     patience = gate.start_s * 2 + gate.probe_s + gate.decide_s + gate.soak_s + 300
-    teller = _teller(host, note)
+    teller = telling(host.name, note)
     try:
         result = host.call("begin", request, on_event=teller, timeout_s=patience)
         if result["state"] != "PROBED":
@@ -183,7 +173,7 @@ def _interrupted(host: Host, txn: str, patience: float, note: Note) -> Interrupt
     note(f"{host.name}: interrupted; the host goes back (Ctrl-C again to leave it to that alone)")
     refusal: dict[str, Any] = {"txn": txn, "accept": False, "reasons": ["interrupted by the operator"], "evidence": {}}
     try:
-        state = host.call("decide", refusal, on_event=_teller(host, note), timeout_s=patience)["state"]
+        state = host.call("decide", refusal, on_event=telling(host.name, note), timeout_s=patience)["state"]
         return InterruptedByUser(f"{host.name}: interrupted; the host ended {state}", hint="`kdeploy status` shows it")
     except (KeyboardInterrupt, RemoteError, NoKnownGoodError):
         return InterruptedByUser(
@@ -219,28 +209,6 @@ def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | No
             details=(*more, *details),
         )
     return RemoteError(f"{host.name}: the change of {release} ended {state}: {first}", details=(*more, *details))
-
-
-def _teller(host: Host, note: Note) -> Callable[[Event], None]:
-    told: set[str] = set()
-
-    def tell(event: Event) -> None:
-        # `begin` and `decide` both follow the transaction from its start: what was told is not told again.
-        line = json.dumps(event, sort_keys=True)
-        if line in told:
-            return
-        told.add(line)
-        kind = event.get("event")
-        if kind == "state":
-            text = f"{event.get('state')} {event.get('note') or ''}".rstrip()
-            if event.get("phase") != "intent":
-                note(f"{host.name}: {text}")
-        elif kind == "note":
-            note(f"{host.name}: {event.get('text')}")
-        elif kind == "line":
-            note(f"{host.name}: {event.get('text')}", passing=True)
-
-    return tell
 
 
 def choose_known_good(known: Facts, to: str | None, host: Host) -> str:

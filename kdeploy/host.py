@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from kdeploy.errors import (
     PreflightError,
     RemoteError,
 )
+from kdeploy.progress import Note
 from kdeploy.transport import Transport
 
 PROTOCOL = 1
@@ -70,6 +71,12 @@ class Host:
             self._install()
             return self._call(verb, request or {}, payload, on_event, timeout_s)
 
+    def make_runtime(self, key: str, python: str, lock: str, with_deps: Sequence[str], note: Note) -> Path:
+        """Make (or find) the virtual environment `key` from the text of a lock file; gives its Python's path there."""
+        request = {"key": key, "python": f"python{python}", "lock": lock, "with_deps": list(with_deps)}
+        result = self.call("runtime", request, on_event=telling(self.name, note), timeout_s=3600)
+        return Path(result["python"])
+
     def _call(
         self, verb: str, request: Mapping[str, Any], payload: bytes, on_event: OnEvent, timeout_s: float
     ) -> dict[str, Any]:
@@ -113,6 +120,26 @@ class Host:
                 hint="may this user write there? `root:` in hosts.yaml names another folder",
                 details=tuple(end.stderr.splitlines()[-5:]),
             )
+
+
+def telling(host: str, note: Note) -> OnEvent:
+    """A listener that notes what the agent does, each thing once: a transaction is followed from its start on."""
+    told: set[str] = set()
+
+    def tell(event: Event) -> None:
+        line = json.dumps(event, sort_keys=True)
+        if line in told:
+            return
+        told.add(line)
+        kind = event.get("event")
+        if kind == "state" and event.get("phase") != "intent":
+            note(f"{host}: {event.get('state')} {event.get('note') or ''}".rstrip())
+        elif kind == "note":
+            note(f"{host}: {event.get('text')}")
+        elif kind == "line":
+            note(f"{host}: {event.get('text')}", passing=True)
+
+    return tell
 
 
 class _NoAgent(Exception):

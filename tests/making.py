@@ -60,7 +60,11 @@ def small_project(folder: Path, files: dict[str, bytes] | None = None, **options
     project = folder / "small"
     archive = wheel(
         folder / "wheels",
-        {"sglang/__init__.py": b"", "sglang/_version.py": VERSION_FILE, **(files or {"sglang/a.py": b"one = 1\ntwo = 2\n"})},
+        {
+            "sglang/__init__.py": b"",
+            "sglang/_version.py": VERSION_FILE,
+            **(files or {"sglang/a.py": b"one = 1\ntwo = 2\n"}),
+        },
         **options,
     )
     (project / "profiles").mkdir(parents=True)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kdeploy import fit
-from kdeploy.anchors import Anchor, Range, ScopeError, State, occurrences, scopes
-from kdeploy.attempt import attempt
-from kdeploy.edits import InsertAfter, InsertBefore, Replace
 from kdeploy.errors import Location
-from kdeploy.finding import splice
-from kdeploy.nearest import nearest
-from kdeploy.overlay import Overlay
-from kdeploy.trees import MemoryTree
+from kdeploy.patching import fit
+from kdeploy.patching.anchors import Anchor, Range, ScopeError, State, occurrences, scopes
+from kdeploy.patching.attempt import attempt
+from kdeploy.patching.edits import InsertAfter, InsertBefore, Replace
+from kdeploy.patching.finding import splice
+from kdeploy.patching.nearest import nearest
+from kdeploy.patching.overlay import Overlay
+from kdeploy.patching.trees import MemoryTree
 
 HERE = Location("patch.yaml", 1)
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdeploy import diffs, hunks
-from kdeploy.anchors import State
-from kdeploy.attempt import attempt
-from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, RenameFile, SetExecutable
 from kdeploy.errors import PatchSetError
-from kdeploy.finding import splice
-from kdeploy.overlay import Overlay
-from kdeploy.trees import MemoryTree
+from kdeploy.patching import diffs, hunks
+from kdeploy.patching.anchors import State
+from kdeploy.patching.attempt import attempt
+from kdeploy.patching.edits import AddFile, ApplyHunks, DeleteFile, RenameFile, SetExecutable
+from kdeploy.patching.finding import splice
+from kdeploy.patching.overlay import Overlay
+from kdeploy.patching.trees import MemoryTree
 
 
 def unified(old: str, new: str, context: int = 3, path: str = "x.py") -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kdeploy import patchset, set_folder
-from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, InsertAfter, Replace
 from kdeploy.errors import PatchSetError
+from kdeploy.patching import patchset, set_folder
+from kdeploy.patching.edits import AddFile, ApplyHunks, DeleteFile, InsertAfter, Replace
 
 SET = """\
 name: demo

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdeploy import patchset, series
-from kdeploy.anchors import State
 from kdeploy.errors import AnchorError, ExitCode
-from kdeploy.overlay import Overlay
-from kdeploy.series import Change, FolderTree, MemoryTree
+from kdeploy.patching import patchset, series
+from kdeploy.patching.anchors import State
+from kdeploy.patching.overlay import Overlay
+from kdeploy.patching.series import Change, FolderTree, MemoryTree
 
 BASE = {
     "pkg/a.py": b"class A:\n    def run(self):\n        self.n = args.n\n        return self.n\n",

@@ -92,7 +92,9 @@ def test_an_edited_work_tree_is_made_anew(small: Path) -> None:
     assert not (first.folder / "sglang/stray.py").exists()
 
 
-def test_safe_inside_another_repository(small: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_inside_another_repository(
+    small: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a git hook: the environment names somebody's repository, which also encloses our cache."""
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "config", "core.autocrlf", "true")
@@ -207,7 +209,12 @@ def test_an_index_without_the_wheel(small: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_wheel_that_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path, files: dict[str, bytes], record: dict[str, str] | None, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+    files: dict[str, bytes],
+    record: dict[str, str] | None,
+    message: str,
 ) -> None:
     (home / "cache/bases").unlink()
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))

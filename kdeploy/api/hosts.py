@@ -15,11 +15,11 @@ from kdeploy.api.stages import Staged
 from kdeploy.deploy import Goal, Outcome
 from kdeploy.errors import KdeployError, UsageError
 from kdeploy.host import Event, Host
+from kdeploy.patching.series import SeriesReport
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Profile
 from kdeploy.progress import Note
 from kdeploy.release import Front, Launch, Release
-from kdeploy.series import SeriesReport
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
 from kdeploy.transport.local import LocalTransport

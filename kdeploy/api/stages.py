@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import lock, patchset, places, profile, release, series
-from kdeploy.deploy import make_runtime
+from kdeploy import lock, places, profile, release
 from kdeploy.errors import PatchSetError, ProfileError, UsageError
 from kdeploy.host import Host
 from kdeploy.lock import Lock
-from kdeploy.patchset import PatchSet
+from kdeploy.patching import patchset, series
+from kdeploy.patching.patchset import PatchSet
 from kdeploy.profile import Profile, Runtime
 from kdeploy.progress import Note
 from kdeploy.stage import base as bases
@@ -174,7 +174,7 @@ def local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
         return Path(runtime.venv) / "bin/python"
     host = Host(LocalTransport("localhost"), str(places.host_root()), read.file.service)
     lines = lock_text(read, runtime) or ""
-    return make_runtime(host, runtime_id(read, runtime), runtime.python, lines, tuple(runtime.with_deps), note)
+    return host.make_runtime(runtime_id(read, runtime), runtime.python, lines, runtime.with_deps, note)
 
 
 def lock_text(read: Profile, runtime: Runtime) -> str | None:

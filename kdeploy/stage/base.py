@@ -18,8 +18,8 @@ from pathlib import Path
 from kdeploy import places
 from kdeploy.errors import ConflictError, RemoteError, UnreachableError
 from kdeploy.lock import Wheel
+from kdeploy.patching.trees import FolderTree
 from kdeploy.progress import Note
-from kdeploy.trees import FolderTree
 
 
 @dataclass(frozen=True)

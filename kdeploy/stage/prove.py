@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kdeploy import places
 from kdeploy.errors import ProofError
-from kdeploy.patchset import PatchSet, Proof
+from kdeploy.patching.patchset import PatchSet, Proof
 from kdeploy.progress import Note
 
 RED = 3

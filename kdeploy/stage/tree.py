@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kdeploy import places, release, series
+from kdeploy import places, release
 from kdeploy.errors import ConflictError, Location
-from kdeploy.patchset import PatchSet
+from kdeploy.patching import series
+from kdeploy.patching.patchset import PatchSet
 from kdeploy.release import Tree
 from kdeploy.stage import stream
 from kdeploy.stage.base import Base

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kdeploy.anchors import Anchor, Occurrence, State, line_of, line_text
 from kdeploy.errors import Location
-from kdeploy.nearest import nearest
+from kdeploy.patching.anchors import Anchor, Occurrence, State, line_of, line_text
+from kdeploy.patching.nearest import nearest
 
 Origin = Callable[[int], int]
 

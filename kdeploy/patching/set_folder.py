@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kdeploy.document import Document
 from kdeploy.errors import Location, PatchSetError
-from kdeploy.manifest import PatchSetFile
+from kdeploy.patching.manifest import PatchSetFile
 
 _TOP = ("patchset.yaml", "patches", "files", "proofs")
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kdeploy import fit, hunks
-from kdeploy.anchors import State, occurrences
-from kdeploy.edits import (
+from kdeploy.patching import fit, hunks
+from kdeploy.patching.anchors import State, occurrences
+from kdeploy.patching.edits import (
     AddFile,
     ApplyHunks,
     DeleteFile,
@@ -20,8 +20,8 @@ from kdeploy.edits import (
     SetExecutable,
     TextEdit,
 )
-from kdeploy.finding import Finding, Origin, splice
-from kdeploy.overlay import Overlay, decoded
+from kdeploy.patching.finding import Finding, Origin, splice
+from kdeploy.patching.overlay import Overlay, decoded
 
 
 def attempt(overlay: Overlay, edit: Edit, by: str) -> tuple[Finding, ...]:

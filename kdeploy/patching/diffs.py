@@ -12,9 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kdeploy.anchors import HEADING
-from kdeploy.edits import AddFile, ApplyHunks, DeleteFile, Edit, Hunk, RenameFile, SetExecutable
 from kdeploy.errors import Location, PatchSetError
+from kdeploy.patching.anchors import HEADING
+from kdeploy.patching.edits import AddFile, ApplyHunks, DeleteFile, Edit, Hunk, RenameFile, SetExecutable
 
 _RANGES = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 _NO_NEWLINE = "\\"

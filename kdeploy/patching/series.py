@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kdeploy.anchors import State
-from kdeploy.attempt import attempt
-from kdeploy.edits import Edit, RenameFile
-from kdeploy.finding import Finding
-from kdeploy.overlay import Content, Overlay, decoded
-from kdeploy.patchset import Patch, PatchSet, RetireWhen
-from kdeploy.reports import AnchorReport, Change, PatchReport, SeriesReport, half_applied
-from kdeploy.trees import FolderTree, MemoryTree, Tree
+from kdeploy.patching.anchors import State
+from kdeploy.patching.attempt import attempt
+from kdeploy.patching.edits import Edit, RenameFile
+from kdeploy.patching.finding import Finding
+from kdeploy.patching.overlay import Content, Overlay, decoded
+from kdeploy.patching.patchset import Patch, PatchSet, RetireWhen
+from kdeploy.patching.reports import AnchorReport, Change, PatchReport, SeriesReport, half_applied
+from kdeploy.patching.trees import FolderTree, MemoryTree, Tree
 
 __all__ = [
     "AnchorReport", "Change", "CompileError", "FolderTree", "MemoryTree", "PatchReport", "SeriesReport", "Tree",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kdeploy.anchors import Anchor
 from kdeploy.errors import Location
+from kdeploy.patching.anchors import Anchor
 
 
 @dataclass(frozen=True)

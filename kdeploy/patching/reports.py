@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kdeploy.anchors import State
 from kdeploy.errors import AnchorError, Location
-from kdeploy.overlay import Content
+from kdeploy.patching.anchors import State
+from kdeploy.patching.overlay import Content
 
 _WHAT_NOW = {
     State.APPLIED: "start from the pristine engine; if it does this by itself now, drop the patch",

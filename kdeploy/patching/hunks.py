@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from kdeploy.anchors import HEADING, Anchor, Occurrence, State, line_of, line_start
-from kdeploy.edits import ApplyHunks, Hunk
-from kdeploy.finding import Finding, Origin, Splice, Subject, outside
+from kdeploy.patching.anchors import HEADING, Anchor, Occurrence, State, line_of, line_start
+from kdeploy.patching.edits import ApplyHunks, Hunk
+from kdeploy.patching.finding import Finding, Origin, Splice, Subject, outside
 
 
 def judge(source: str, edit: ApplyHunks, origin: Origin = lambda line: line) -> tuple[Finding, ...]:

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kdeploy import document, set_folder
-from kdeploy import patch as patches
+from kdeploy import document
 from kdeploy.document import Document
 from kdeploy.errors import Location, PatchSetError
-from kdeploy.manifest import NAME, PatchSetFile, ProofFile, schemas
-from kdeploy.patch import Patch, RetireWhen
+from kdeploy.patching import patch as patches
+from kdeploy.patching import set_folder
+from kdeploy.patching.manifest import NAME, PatchSetFile, ProofFile, schemas
+from kdeploy.patching.patch import Patch, RetireWhen
 
 __all__ = [
     "Patch",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kdeploy.finding import Splice, splice
-from kdeploy.trees import Tree
+from kdeploy.patching.finding import Splice, splice
+from kdeploy.patching.trees import Tree
 
 Content = tuple[bytes | None, bool]
 """A file's bytes (None: it is not there) and whether it is executable."""

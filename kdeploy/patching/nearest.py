@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from kdeploy.anchors import Anchor, Range, ScopeError, indented, leading_space, scope_name, scopes
+from kdeploy.patching.anchors import Anchor, Range, ScopeError, indented, leading_space, scope_name, scopes
 
 _LEAST_LIKE = 0.4  # a ratio of difflib below which a candidate would only mislead
 _CANDIDATES = 40

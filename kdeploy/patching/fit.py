@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from kdeploy.anchors import (
+from kdeploy.patching.anchors import (
     Anchor,
     Occurrence,
     ScopeError,
@@ -29,8 +29,8 @@ from kdeploy.anchors import (
     scopes,
     within,
 )
-from kdeploy.edits import InsertAfter, InsertBefore, Replace, TextEdit
-from kdeploy.finding import Finding, Origin, Splice, Subject, outside
+from kdeploy.patching.edits import InsertAfter, InsertBefore, Replace, TextEdit
+from kdeploy.patching.finding import Finding, Origin, Splice, Subject, outside
 
 
 def judge(source: str, edit: TextEdit, origin: Origin = lambda line: line) -> Finding:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kdeploy import diffs, document
-from kdeploy.anchors import Anchor
+from kdeploy import document
 from kdeploy.document import Document, Loc
-from kdeploy.edits import AddFile, DeleteFile, Edit, InsertAfter, InsertBefore, RenameFile, Replace
 from kdeploy.errors import Location, PatchSetError
-from kdeploy.manifest import ACTIONS, ANCHORED, EditFile, PatchFile, RetireWhenFile
+from kdeploy.patching import diffs
+from kdeploy.patching.anchors import Anchor
+from kdeploy.patching.edits import AddFile, DeleteFile, Edit, InsertAfter, InsertBefore, RenameFile, Replace
+from kdeploy.patching.manifest import ACTIONS, ANCHORED, EditFile, PatchFile, RetireWhenFile
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,30 @@
+"""The command line: arguments in, exit code out. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+
+from kdeploy.cli import hosts, patches
+from kdeploy.cli.app import app
+from kdeploy.errors import ExitCode
+
+__all__ = ["app", "hosts", "main", "patches"]
+
+
+def main() -> None:
+    """The entry point of the `kdeploy` command."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app()
+    except KeyboardInterrupt:  # between two commands' worth of code: nothing was begun
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:  # `kdeploy … | head`
+        sys.stderr.close()
+        sys.exit(ExitCode.OK)
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,87 @@
+"""What every command has in common: its options, and the one error boundary."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kdeploy import __version__
+from kdeploy.errors import InterruptedByUser, KdeployError
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+ProfilePath = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile: profiles/….yaml.")]
+MaybeProfile = Annotated[
+    Path | None, typer.Argument(metavar="[PROFILE]", help="A profile; the last applied one when left out.")
+]
+Project = Annotated[
+    Path | None, typer.Option("--project", "-C", help="The project's folder, when not at or above this one.")
+]
+
+
+class Command:
+    """One command's way out: its result as text or JSON, or its error and exit code."""
+
+    def __init__(self, verb: str, json: bool, quiet: bool = False) -> None:
+        from kdeploy.render import Progress
+
+        self.verb, self.json = verb, json
+        self.note = Progress(quiet or json)
+
+    def show(self, result: object) -> bool:
+        """Print the JSON envelope if that was asked for; whether it was."""
+        if self.json:
+            from kdeploy.render import envelope
+
+            print(envelope(self.verb, result))
+        return self.json
+
+
+@contextlib.contextmanager
+def command(verb: str, json: bool, quiet: bool = False) -> Iterator[Command]:
+    """The one error boundary: what a user can act on is told, our own faults leave a log."""
+    try:
+        yield Command(verb, json, quiet)
+    except typer.Exit:
+        raise
+    except KdeployError as fault:
+        _fail(verb, json, fault)
+    except KeyboardInterrupt:
+        _fail(verb, json, InterruptedByUser("interrupted; nothing on a host was begun"))
+    except BrokenPipeError:
+        raise
+    except Exception as fault:
+        _fail(verb, json, _our_fault(verb, fault))
+
+
+def _fail(verb: str, json: bool, fault: KdeployError) -> None:
+    from kdeploy import render
+
+    if json:
+        print(render.envelope(verb, error=fault))
+    else:
+        render.error(fault)
+    raise typer.Exit(int(fault.code))
+
+
+def _our_fault(verb: str, fault: Exception) -> KdeployError:
+    import time
+    import traceback
+
+    from kdeploy import places
+
+    text = f"kdeploy {__version__}, {verb}\n{traceback.format_exc()}"
+    path = places.state() / "faults" / f"{time.strftime('%Y%m%dT%H%M%S')}-{verb}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        hint = f"this is a fault of kdeploy; the log is {path}"
+    except OSError:
+        hint = "this is a fault of kdeploy, and its log could not be written"
+        print(text, file=sys.stderr)
+    return KdeployError(f"{type(fault).__name__}: {fault}", hint=hint)

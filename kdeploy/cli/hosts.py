@@ -1,0 +1,139 @@
+"""The commands that look at a host or change it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kdeploy.cli.app import app
+from kdeploy.cli.boundary import Json, MaybeProfile, ProfilePath, Project, Quiet, command
+
+
+@app.command()
+def plan(
+    profile: ProfilePath,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what the patches change.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Leave the hosts out.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what apply would do, and do nothing."""
+    with command("plan", json, quiet) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views import show_plan
+
+        planned = hosts.plan_profile(profile, run.note, diff=diff, offline=offline)
+        if not run.show(_plan_result(planned)):
+            show_plan(planned)
+
+
+def _plan_result(planned: Any) -> dict[str, object]:
+    return {
+        "release": planned.release.as_document(),
+        "patches": [
+            {"patchset": one.ref, "patch": patch.name, "reason": patch.reason}
+            for one in planned.staged.declared.sets
+            for patch in one.patches
+        ],
+        "hosts": planned.plans,
+        "diff": planned.diff,
+    }
+
+
+@app.command()
+def apply(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
+    """Take the hosts to what the profile declares, gated."""
+    with command("apply", json, quiet) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views import show_applied
+
+        applied = hosts.apply(profile, run.note)
+        if not run.show(_applied_result(applied)):
+            show_applied(applied)
+
+
+@app.command()
+def rollback(
+    profile: MaybeProfile = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="RELEASE", help="A known-good release (a prefix will do).")
+    ] = None,
+    project: Project = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go back to the last known-good release, gated again."""
+    with command("rollback", json, quiet) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views import show_applied
+
+        applied = hosts.rollback(profile, to, project, run.note)
+        if not run.show(_applied_result(applied)):
+            show_applied(applied)
+
+
+def _applied_result(applied: Any) -> dict[str, object]:
+    return {"release": applied.release.as_document(), "proofs": applied.proven, "hosts": applied.outcomes}
+
+
+@app.command()
+def status(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
+    """Say what the hosts serve, and what is to be done."""
+    with command("status", json) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views import show_status
+
+        found = hosts.status(profile, project)
+        if not run.show(found):
+            show_status(found)
+
+
+@app.command()
+def history(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
+    """List every change, newest first, as the hosts tell it."""
+    with command("history", json) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views import show_history
+
+        found = hosts.history(profile, project)
+        if not run.show(found):
+            show_history(found)
+
+
+@app.command()
+def logs(
+    profile: MaybeProfile = None,
+    unit: Annotated[str, typer.Option("--unit", "-u", help="server, front or runner.")] = "server",
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    project: Project = None,
+    json: Json = False,
+) -> None:
+    """Show the last lines of the server's log."""
+    with command("logs", json) as run:
+        from kdeploy.api import hosts
+        from kdeploy.render import clean
+
+        kept: list[dict[str, str]] = []
+
+        def tell(host: str, event: Any) -> None:
+            text = str(event.get("text", ""))
+            if json:
+                kept.append({"host": host, "text": text})
+            else:
+                print(clean(text), flush=follow)
+
+        hosts.logs(profile, project, unit, lines, follow, tell)
+        run.show(kept)
+
+
+@app.command()
+def stop(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
+    """Stop serving; `kdeploy apply` starts again, gated."""
+    with command("stop", json, quiet) as run:
+        from kdeploy.api import hosts
+
+        stopped = hosts.stop(profile, project, run.note)
+        if not run.show({"hosts": stopped}):
+            print(f"stopped on {', '.join(stopped)}")
