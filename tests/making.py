@@ -41,7 +41,7 @@ def wheel(folder: Path, files: dict[str, bytes], *, record: dict[str, str] | Non
     files = {
         **files,
         "sglang-0.0.1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: sglang\nVersion: 0.0.1\n",
-        "sglang-0.0.1.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "sglang-0.0.1.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     lines = []
     for path, content in files.items():
@@ -58,15 +58,8 @@ def wheel(folder: Path, files: dict[str, bytes], *, record: dict[str, str] | Non
 def small_project(folder: Path, files: dict[str, bytes] | None = None, **options: Any) -> Path:
     """A project whose engine is a wheel of a few files, found in `folder`/wheels without any network."""
     project = folder / "small"
-    archive = wheel(
-        folder / "wheels",
-        {
-            "sglang/__init__.py": b"",
-            "sglang/_version.py": VERSION_FILE,
-            **(files or {"sglang/a.py": b"one = 1\ntwo = 2\n"}),
-        },
-        **options,
-    )
+    needed = {"sglang/__init__.py": b"", "sglang/_version.py": VERSION_FILE}
+    archive = wheel(folder / "wheels", {**needed, **(files or {"sglang/a.py": b"one = 1\ntwo = 2\n"})}, **options)
     (project / "profiles").mkdir(parents=True)
     (project / "patchsets").mkdir()
     (project / "profiles/hosts.yaml").write_text("hosts: {here: {local: true}}\n")

@@ -35,7 +35,7 @@ RESTART = ("precheck", "switch", "gate", "open", "confirm")
 # (what is different from a host where all is right, the steps, part of the reason)
 CASES = [
     ({}, (), "is live, known-good"),
-    ({"current": None, "known_good": None, "trees": [], "transaction": None, "rehash": None}, ("push", *RESTART), "nothing"),
+    ({"current": None, "trees": [], "transaction": None, "rehash": None}, ("push", *RESTART), "nothing"),
     ({"current": OTHER, "known_good": OTHER}, RESTART, f"{OTHER} is live"),
     ({"current": OTHER, "trees": []}, ("push", *RESTART), f"{OTHER} is live"),
     ({"known_good": OTHER}, RESTART, "never confirmed"),

@@ -144,7 +144,9 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
             line = parse_line(raw)
             if line and line.get("txn") == txn:
                 call.emit("state", **line)
-        if at is not None and (at.finished or enough(at)):
+        if at is not None and at.finished and not _still_held(layout, txn):
+            return _told(at, layout)
+        if at is not None and not at.finished and enough(at):
             return _told(at, layout)
         alone = alone + 1 if locking.holder(layout.lock) is None else 0
         if alone >= 3:
@@ -157,6 +159,12 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
             runner.heal_if_abandoned(layout, "the watching operator")
             alone = 0
         time.sleep(0.1)
+
+
+def _still_held(layout: Layout, txn: str) -> bool:
+    """Whether the runner of a finished transaction still tidies up: who comes next would find the host locked."""
+    held = locking.holder(layout.lock)
+    return held is not None and held["txn"] == txn
 
 
 def _find(layout: Layout, txn: str) -> Optional[Transaction]:
