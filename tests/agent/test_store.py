@@ -25,9 +25,10 @@ def placed(rig: Any, name: str) -> Path:
 
 
 def test_bytes_modes_and_attributes(rig: Any) -> None:
-    assert rig.receive("one").ok["files"] == 12
+    assert rig.receive("one").ok["files"] == 13
     tree = placed(rig, "one")
-    assert (tree / "crlf.txt").read_bytes() == b"windows\r\nlines\r\n"  # its .gitattributes says otherwise
+    assert (tree / "crlf.txt").read_bytes() == b"windows\r\nlines\r\n"
+    assert (tree / "unix.txt").read_bytes() == b"unix\nlines $Id$\n"  # its .gitattributes asks for other bytes
     assert (tree / "sglang" / "näme mit leer.txt").read_bytes() == b"\xff\x00binary"
     modes = {stat.S_IMODE(path.stat().st_mode) for path in [tree, *tree.rglob("*")]}
     assert modes == {0o444, 0o555}
@@ -81,7 +82,7 @@ def test_killed_half_way_then_repeated(rig: Any) -> None:
     partial.mkdir(parents=True, exist_ok=True)  # as a kill in the middle of the checkout leaves it
     (partial / "stray.py").write_text("left over")
     partial.chmod(0o555)
-    assert rig.receive("one").ok["files"] == 12
+    assert rig.receive("one").ok["files"] == 13
     assert not partial.exists() and not (placed(rig, "one") / "stray.py").exists()
 
 
