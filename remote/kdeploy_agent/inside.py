@@ -43,7 +43,7 @@ def parse_arguments(args: List[str]) -> Dict[str, Any]:
 
 def nearest(message: str, flags: List[str]) -> str:
     """The known flag nearest to the first unknown one that argparse's message names; empty when none is near."""
-    named = [word.split("=")[0] for word in message.split() if word.startswith("--")]
+    named = [word.split("=")[0].rstrip(":") for word in message.split() if word.startswith("--")]
     unknown = [word for word in named if word not in flags]
     near = difflib.get_close_matches(unknown[0], flags, n=1) if unknown else []
     return f"did you mean {near[0]}?" if near else ""
