@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,17 +29,14 @@ def test_tool_is_content(tool: str) -> None:
 def test_nothing_of_a_machine_is_committed() -> None:
     """No path of somebody's machine in a tracked text file."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout
-    homes = [b"/" + name for name in (b"root/", b"home/" + Path.home().name.encode() + b"/")]
-    found = [
-        name.decode()
-        for name in listed.split(b"\0")
-        if name and any(home in (REPOSITORY / name.decode()).read_bytes() for home in homes)
-    ]
+    home = re.compile(rb"(?<![\w.}])/(root|home/[a-z]\w*|Users/\w+)/[\w.]")
+    paths = [name.decode() for name in listed.split(b"\0") if name]
+    found = [path for path in paths if (REPOSITORY / path).is_file() and home.search((REPOSITORY / path).read_bytes())]
     assert not found
 
 
 def test_sources_are_small_rooms() -> None:
-    """A file that grows past 260 lines is two rooms."""
+    """A file that grows past 300 lines is two rooms."""
     large = {
         str(path.relative_to(REPOSITORY)): lines
         for folder in ("kdeploy", "remote")

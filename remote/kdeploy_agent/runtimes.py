@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -33,7 +35,7 @@ def runtime(call: Call) -> Dict[str, Any]:
     with_deps = [_pin_of(name, lock_text) for name in call.texts("with_deps")]
     lock = try_lock(folder.with_name(folder.name + ".lock"), 0)
     while lock is None:
-        call.emit("line", text=f"another kdeploy is making runtime {folder.name}; waiting for it")
+        call.emit("note", text=f"another kdeploy is making runtime {folder.name}; waiting for it")
         lock = try_lock(folder.with_name(folder.name + ".lock"), 10)
     with lock:
         lock.name("kdeploy", "runtime", folder.name)
@@ -55,7 +57,7 @@ def _make(call: Call, folder: Path, lock_text: str, with_deps: List[str], handle
     space = files.free_space(folder)
     free = space.f_bavail * space.f_frsize
     call.emit(
-        "line",
+        "note",
         text=f"making runtime {folder.name}: {len(pins)} packages; about 1.5 GB with a CPU build of torch, about 5 GB "
         f"with a CUDA build and its libraries; {free >> 30} GB are free",
     )
@@ -63,7 +65,7 @@ def _make(call: Call, folder: Path, lock_text: str, with_deps: List[str], handle
         raise AgentError("preflight", f"{free >> 20} MB are free for a runtime on {folder.parent}", "make room first")
     files.wipe(folder)
     began = time.monotonic()
-    _stream(call, [call.text("python"), "-m", "venv", str(folder)], handle)
+    _stream(call, [_interpreter(call.text("python")), "-m", "venv", str(folder)], handle)
     own = str(folder / "bin" / "python")
     listing, constraints = folder / "lock.txt", folder / "constraints.txt"
     listing.write_text(lock_text, encoding="utf-8")
@@ -74,6 +76,13 @@ def _make(call: Call, folder: Path, lock_text: str, with_deps: List[str], handle
     files.sync_filesystem(folder)
     files.write(folder / ".complete", files.canonical({"seconds": round(time.monotonic() - began, 1)}))
     return Path(own)
+
+
+def _interpreter(wanted: str) -> str:
+    """The program `wanted` (`python3.11`), or the agent's own interpreter where that is one but not on the path."""
+    if shutil.which(wanted) is None and wanted == f"python{sys.version_info[0]}.{sys.version_info[1]}":
+        return sys.executable
+    return wanted
 
 
 def _pin_of(name: str, lock_text: str) -> str:

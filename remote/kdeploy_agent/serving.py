@@ -113,6 +113,8 @@ def environment(layout: Layout, release: Dict[str, Any], unit: str) -> Dict[str,
         "KDEPLOY_RELEASE": release["id"],
     }
     env.update({variable: str(cache / folder) for variable, folder in _CACHES.items()})
+    if unit == "front":  # the router is not of the tree: with the tree on its path it imports the whole engine, 4 s
+        del env["PYTHONPATH"]
     return env
 
 

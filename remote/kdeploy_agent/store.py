@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from kdeploy_agent import files
 from kdeploy_agent.errors import AgentError
@@ -92,6 +92,20 @@ def verify(tree: Path, manifest: str) -> Tuple[int, int]:
             "apply again: the tree is placed anew from the bundle",
         )
     return count, size
+
+
+def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None]) -> None:
+    """Verify the tree of `release`, and place it anew from the store when it is not what was declared any more.
+
+    Raises `integrity` when that cannot be done either.
+    """
+    tree = layout.tree(release["tree"])
+    try:
+        verify(tree, release["manifest"])
+    except AgentError as fault:
+        note(f"{fault.message}; placing it anew")
+        with wait_for(layout.home / "store.lock"):
+            _place(layout, tree, release["commit"], release["manifest"])
 
 
 def commits(layout: Layout) -> List[str]:

@@ -159,7 +159,7 @@ class Run:
         stored = files.read_json(folder / "release.json")
         if stored is None:
             files.write(folder / "release.json", files.canonical(release))
-        elif any(stored[key] != release[key] for key in ("tree", "commit", "manifest", "version", "launch")):
+        elif any(stored[key] != release[key] for key in ("tree", "manifest", "version", "launch")):
             raise AgentError("integrity", f"release {release['id']} is here already, with other content")
         store.verify(layout.tree(release["tree"]), release["manifest"])
         python = serving.python_of(layout, release)
@@ -203,6 +203,7 @@ class Run:
 
     def _restore(self, release: str, known_good: Optional[str]) -> None:
         document = serving.read_release(self.layout, release)
+        store.ensure(self.layout, document, self.note)
         plan = files.read_json(self.layout.evidence(release) / "plan.json") or {}
         self.switch.close()
         files.point(self.layout.current, self.layout.release(release))
