@@ -104,16 +104,17 @@ class World:
         link = self.service / "current"
         return link.resolve().name if link.exists() else None
 
-    def last_state(self) -> str:
-        journal = self.service / "journal.jsonl"
-        lines = journal.read_text().splitlines() if journal.exists() else []
-        states = [json.loads(line) for line in lines]
-        return next((f"{one['state']} {one['phase']}" for one in reversed(states) if "state" in one), "")
+    def journal(self) -> list[str]:
+        """`STATE phase` of every line that has a state."""
+        path = self.service / "journal.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [f"{one['state']} {one['phase']}" for one in lines if "state" in one]
 
-    def wait_for(self, state: str, seconds: float = 240) -> None:
+    def wait_for(self, state: str, seen: int, seconds: float = 120) -> None:
+        """Wait until the journal says `state` after its first `seen` lines."""
         end = time.monotonic() + seconds
-        while self.last_state() != state:
-            assert time.monotonic() < end, f"{state} did not come, it is {self.last_state()}"
+        while state not in self.journal()[seen:]:
+            assert time.monotonic() < end, f"{state} did not come: {self.journal()[seen:]}"
             time.sleep(0.05)
 
     def server_pid(self) -> int:
@@ -261,8 +262,9 @@ def test_garble_behind_a_green_health_is_rejected(world: World) -> None:
 def test_two_operators(world: World) -> None:
     """One applies what starts slowly; the other is told who it is; Ctrl-C of the first takes the host back."""
     before = world.live()
+    seen = len(world.journal())
     first = world.start("apply", world.with_set("slow", SLOW_START))
-    world.wait_for("CANDIDATE intent")
+    world.wait_for("CANDIDATE intent", seen)
     assert closed(), "the public port must be closed while a candidate is tried"
     error = world.json("apply", "profiles/benign.yaml", code=ExitCode.LOCKED)
     assert "apply" in error["message"]
@@ -281,15 +283,16 @@ def test_a_killed_operator(world: World) -> None:
     """
     before = world.live()
     profile = world.with_set("orphan", BENIGN, gate={"decide-s": 2})
+    seen = len(world.journal())
     child = world.start("apply", profile)
-    world.wait_for("CANDIDATE done")
+    world.wait_for("CANDIDATE done", seen)
     child.kill()
     child.communicate()
     tree = world.service / "trees" / json.loads((world.service / "current/release.json").read_text())["tree"]
     victim = tree / "sglang/launch_server.py"
     victim.chmod(0o644)
     victim.write_text("raise SystemExit('the way back mends this')\n")
-    world.wait_for("ROLLED_BACK done")
+    world.wait_for("ROLLED_BACK done", seen)
     assert world.live() == before
     assert says().startswith(" hurry")
     assert "no decision within 2 s" in json.dumps(world.json("history"))
@@ -310,8 +313,9 @@ def test_a_tampered_tree_is_noticed_and_mended(world: World) -> None:
 
 def test_when_the_way_back_fails_too(world: World) -> None:
     tree = world.service / "trees" / json.loads((world.service / "current/release.json").read_text())["tree"]
+    seen = len(world.journal())
     child = world.start("apply", "profiles/garble.yaml")
-    world.wait_for("CANDIDATE done")
+    world.wait_for("CANDIDATE done", seen)
     victim = tree / "sglang/launch_server.py"
     victim.chmod(0o644)
     victim.write_text("raise SystemExit('nobody comes back from here')\n")

@@ -21,9 +21,6 @@ def main() -> None:
         app()
     except KeyboardInterrupt:  # between two commands' worth of code: nothing was begun
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:  # `kdeploy … | head`
-        sys.stderr.close()
-        sys.exit(ExitCode.OK)
 
 
 def _terminated(number: int, frame: object) -> None:

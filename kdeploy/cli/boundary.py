@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kdeploy import __version__
-from kdeploy.errors import InterruptedByUser, KdeployError
+from kdeploy.errors import ExitCode, InterruptedByUser, KdeployError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
@@ -53,8 +54,9 @@ def command(verb: str, json: bool, quiet: bool = False) -> Iterator[Command]:
         _fail(verb, json, fault)
     except KeyboardInterrupt:
         _fail(verb, json, InterruptedByUser("interrupted; nothing on a host was begun"))
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # `kdeploy … | head` has seen enough; Python must not flush into the pipe at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(int(ExitCode.OK)) from None
     except Exception as fault:
         _fail(verb, json, _our_fault(verb, fault))
 
