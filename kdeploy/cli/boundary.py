@@ -48,6 +48,7 @@ def command(verb: str, json: bool, quiet: bool = False) -> Iterator[Command]:
     """The one error boundary: what a user can act on is told, our own faults leave a log."""
     try:
         yield Command(verb, json, quiet)
+        sys.stdout.flush()
     except typer.Exit:
         raise
     except KdeployError as fault:
