@@ -126,7 +126,7 @@ def main(folder: Path, patchsets: Path | None) -> None:
         print(f"{command:27} {best:8.3f} s   {best / ours:7.2f} times ours")
     if patchsets is not None:
         code = (
-            "import sys; from pathlib import Path; from kdeploy import patchset, series\n"
+            "import sys; from pathlib import Path; from kdeploy.patching import patchset, series\n"
             "tree, root = series.FolderTree(Path(sys.argv[1])), Path(sys.argv[2])\n"
             "for ref in patchset.all_refs(root):\n"
             "    series.check(tree, [patchset.find(root, ref)], '0.5.11')\n"

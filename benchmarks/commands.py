@@ -92,8 +92,8 @@ def main() -> None:
         {"grep -rnF each": grep},
     )
 
-    kdeploy("stage", str(PROFILE))
-    (staged,) = (places.cache() / "trees").iterdir()
+    stage = [sys.executable, "-m", "kdeploy", "stage", str(PROFILE)]
+    staged = Path(subprocess.run(stage, capture_output=True, text=True, check=True).stdout.strip())
     with tempfile.TemporaryDirectory() as scratch:
         clone, series = Path(scratch) / "clone", Path(scratch) / "series"
         first = subprocess.run(

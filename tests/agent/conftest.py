@@ -76,7 +76,7 @@ def git(*words: str, cwd: Path, **kwargs: Any) -> str:
 
 def make_tree(folder: Path, name: str) -> Tree:
     """A stamped commit as the stage makes it: the tree, then version and manifest on top of it."""
-    shutil.copytree(STANDIN, folder)
+    shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("sglang_router"))
     (folder / "sglang" / "patched.py").write_text(f"PATCH = {name!r}\n")
     (folder / "crlf.txt").write_bytes(b"windows\r\nlines\r\n")
     (folder / "unix.txt").write_bytes(b"unix\nlines $Id$\n")
@@ -109,9 +109,14 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tree]:
 
 @pytest.fixture(scope="session")
 def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runtime: only its bin/python is looked at. On the system's Python, so that no test tool leaks in."""
-    folder = tmp_path_factory.mktemp("venv")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    """A runtime with the stand-in router. On the system's Python, so that no test tool leaks in."""
+    return make_venv(tmp_path_factory.mktemp("venv"), sys.executable)
+
+
+def make_venv(folder: Path, python: str) -> Path:
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    shutil.copytree(STANDIN / "sglang_router", site / "sglang_router")
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -145,7 +146,7 @@ def test_a_front_that_does_not_open(rig: Any) -> None:
 def test_a_server_that_dies_while_it_is_watched(rig: Any) -> None:
     before = rig.apply("one")
     assert rig.receive("two").ok
-    release = rig.release("two", STANDIN="die-later", STANDIN_SECONDS="4")
+    release = rig.release("two", STANDIN="die-later", STANDIN_SECONDS="8")
     _, order = begin(rig, release, soak_s=30)
     answer = rig.decide(order)
     assert answer.ok["state"] == "ROLLED_BACK" and "exited with 7" in answer.ok["reason"]
@@ -160,14 +161,27 @@ def test_a_server_that_dies_while_it_waits_for_the_verdict(rig: Any) -> None:
     rig.silent()
 
 
+def test_the_way_back_mends_its_tree(rig: Any) -> None:
+    before = rig.apply("one")
+    assert rig.receive("two").ok
+    server = rig.layout.tree(before["tree"]) / "sglang/launch_server.py"
+    server.chmod(0o644)
+    server.write_text("raise SystemExit('edited by hand')\n")
+    answer, _ = begin(rig, rig.release("two", STANDIN="die"))
+    assert answer.ok["state"] == "ROLLED_BACK"
+    assert "by hand" not in server.read_text()
+    rig.serves(before)
+
+
 def test_the_way_back_fails(rig: Any) -> None:
     before = rig.apply("one")
     assert rig.receive("two").ok
     rig.layout.tree(before["tree"]).chmod(0o755)
     (rig.layout.tree(before["tree"]) / "sglang").rename(rig.layout.tree(before["tree"]) / "gone")
+    shutil.rmtree(rig.layout.store)
     answer, _ = begin(rig, rig.release("two", STANDIN="die"))
     assert answer.ok["state"] == "NEEDS_OPERATOR"
-    assert "CUDA out of memory" in answer.ok["reason"] and "No module named" in answer.ok["reason"]
+    assert "CUDA out of memory" in answer.ok["reason"] and "git" in answer.ok["reason"]
     assert "kdeploy" in answer.ok["note"]
     rig.stopped()
     assert rig.layout.live() == rig.layout.good() == before["id"]

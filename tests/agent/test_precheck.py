@@ -126,3 +126,24 @@ def test_a_runtime_without_its_python(rig: Any) -> None:
     assert error["kind"] == "runtime" and "/no/python" in error["message"]
     error = rig.agent("runtime", {"key": "k", "python": "python3", "lock": "a==1\n", "with_deps": ["b"]}).error
     assert error["kind"] == "usage"
+
+
+def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
+    """Only where the runtime is one that we made: somebody else's may have changed."""
+    release = rig.release("one")
+    assert rig.receive("one").ok
+    runtime = rig.layout.runtime("abc")
+    runtime.parent.mkdir(parents=True, exist_ok=True)
+    runtime.symlink_to(rig.venv)
+    for source, known in (({"venv": str(rig.venv)}, False), ({"key": "abc"}, True)):
+        release["launch"]["runtime"] = source
+        first = rig.agent("precheck", {"release": release}).ok["findings"]
+        remembered = list((rig.layout.cache(release["tree"]) / "precheck").glob("*.json"))
+        assert bool(remembered) is known
+        assert rig.agent("precheck", {"release": release}).ok["findings"] == first
+    remembered[0].write_text(remembered[0].read_text().replace("runs", "RUNS"))
+    again = rig.agent("precheck", {"release": release}).ok["findings"]
+    assert any("RUNS" in finding["detail"] for finding in again)
+    broken = {**release, "id": "other", "launch": {**release["launch"], "args": ["--no-such-flag"]}}
+    assert not all(finding["ok"] for finding in rig.agent("precheck", {"release": broken}).ok["findings"])
+    assert not (remembered[0].parent / "other.json").exists()
