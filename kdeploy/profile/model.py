@@ -1,0 +1,134 @@
+"""The shape of a profile and of the hosts file: the one source of what is allowed, its schema and its words."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kdeploy.document import Model
+
+NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[int | float, Field(gt=0, le=86_400)]
+Scalar = str | int | float | bool | None
+
+
+class Runtime(Model):
+    """The Python the engine runs in: a virtual environment that is there, or one made from a lock file."""
+
+    python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(
+        default="3.11", description="Python version, which also selects the engine's wheel"
+    )
+    venv: str | None = Field(default=None, description="absolute path of a virtual environment on the host")
+    lock: str | None = Field(default=None, description="requirements file, every line pinned with ==")
+    with_deps: list[str] = Field(
+        default=["torch"], description="pins that bring their own dependencies, which differ between builds"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Runtime:
+        if (self.venv is None) == (self.lock is None):
+            raise ValueError("give either 'venv' (a path on the host) or 'lock' (a requirements file)")
+        if self.venv is not None and not self.venv.startswith("/"):
+            raise ValueError(f"'venv' must be an absolute path on the host, not {self.venv!r}")
+        return self
+
+
+class Serve(Model):
+    """How the engine is launched, and where clients find it."""
+
+    host: str = Field(default="127.0.0.1", description="address of the public port")
+    port: Port = Field(description="the public port: closed until the gate has passed")
+    private_port: Port = Field(description="loopback port of the server itself")
+    front: Literal["router", "none"] = Field(default="router", description="what owns the public port")
+    metrics_port: Port | None = Field(default=None, description="loopback port of the router's metrics")
+    args: dict[str, Scalar | list[str | int | float]] = Field(
+        description="SGLang's own flags without the leading dashes; true is a bare flag, false or null leaves it out"
+    )
+    env: dict[str, str] = Field(default={}, description="environment of the server")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Serve:
+        ports = [self.port, self.private_port, *([self.metrics_port] if self.metrics_port else [])]
+        if len(set(ports)) != len(ports):
+            raise ValueError(f"port, private-port and metrics-port must differ, got {ports}")
+        if self.front == "router" and self.metrics_port is None:
+            raise ValueError("front 'router' needs a 'metrics-port'")
+        for taken in ("host", "port"):
+            if taken in self.args:
+                raise ValueError(f"'args.{taken}' is set by kdeploy: use 'serve.{taken}' and 'serve.private-port'")
+        if "model-path" not in self.args:
+            raise ValueError("'args.model-path' is required")
+        return self
+
+
+class Gate(Model):
+    """What a candidate must pass, and how long each part may take."""
+
+    prompts: str | None = Field(default=None, description="prompts file (JSON); the built-in set when not given")
+    full: bool = Field(default=False, description="ask every prompt, not only those marked quick")
+    company: Annotated[int, Field(ge=2, le=64)] = Field(
+        default=4, description="how many different prompts are put into one batch"
+    )
+    agreement: Annotated[int | float, Field(ge=0, le=1)] = Field(
+        default=1.0, description="least share of leading tokens that company and repetition must leave as they were"
+    )
+    min_accept_length: Annotated[int | float, Field(ge=1)] | None = Field(
+        default=None, description="least mean accept length of speculative decoding, tokens a step"
+    )
+    request_s: Seconds = Field(default=60, description="no single answer may take longer, seconds")
+    start_s: Seconds = Field(default=900, description="from launch to the first answer, seconds")
+    probe_s: Seconds = Field(default=300, description="for all probes together, seconds")
+    decide_s: Seconds = Field(default=120, description="how long the host waits for the verdict before it goes back")
+    soak_s: Annotated[int | float, Field(ge=0, le=86_400)] = Field(
+        default=10, description="watched after opening, before known-good, seconds"
+    )
+
+
+class ProfileFile(Model):
+    """A deployment: engine + patch sets + launch configuration + hosts + gate."""
+
+    extends: str | None = Field(default=None, description="another profile whose keys this one overrides")
+    summary: str = Field(default="", description="one line for people")
+    service: Annotated[str, Field(pattern=NAME)] = Field(description="name of the deployment on its hosts")
+    engine: Annotated[str, Field(pattern=r"^sglang==[0-9][0-9A-Za-z.]*$")] = Field(
+        description="the upstream release, pinned in kdeploy.lock: sglang==VERSION"
+    )
+    patchsets: list[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]] = Field(
+        description="NAME/VERSION, applied in this order"
+    )
+    hosts: Annotated[list[str], Field(min_length=1)] = Field(description="names from hosts.yaml")
+    runtime: Runtime
+    prove: Runtime | None = Field(default=None, description="where proofs run here; the runtime when it is a lock")
+    serve: Serve
+    gate: Gate = Gate()
+
+
+class SSH(Model):
+    """How a host is reached by SSH."""
+
+    address: str = Field(description="host name or address; ssh_config aliases work")
+    port: Port = 22
+    user: str | None = None
+
+
+class HostEntry(Model):
+    """One host: this machine, or one reached by SSH."""
+
+    local: bool = Field(default=False, description="this machine")
+    ssh: SSH | None = None
+    root: str | None = Field(default=None, description="kdeploy's folder there; /opt/kdeploy, or in the home folder")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> HostEntry:
+        if self.local == (self.ssh is not None):
+            raise ValueError("give either 'local: true' or 'ssh: {address: …}'")
+        return self
+
+
+class HostsFile(Model):
+    """profiles/hosts.yaml: every host by name."""
+
+    hosts: dict[str, HostEntry]

@@ -1,0 +1,84 @@
+"""What people and programs see; and the operator's ledger."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from kdeploy import ledger, render
+from kdeploy.errors import AnchorError, Location, PatchSetError
+from kdeploy.render import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    out = io.StringIO()
+    render.table([("a", "\x1b[31mred"), ("c", "d")], head=("x", "y"), stream=out)
+    assert out.getvalue() == "a\t\\x1b[31mred\nc\td\n"
+
+
+def test_a_terminal_gets_a_table() -> None:
+    out = Terminal()
+    render.table([("a[0]", "b")], head=("first", "second"), stream=out)
+    assert "first" in out.getvalue()
+    assert "a[0]" in out.getvalue()
+
+
+def test_progress_of_passing_notes() -> None:
+    piped, shown, silent = io.StringIO(), Terminal(), io.StringIO()
+    for stream, quiet in ((piped, False), (shown, False), (silent, True)):
+        note = Progress(quiet, stream)
+        note("start")
+        for number in range(5):
+            note(f"line {number}", passing=True)
+        note("end")
+    assert [line.split("s  ")[1] for line in piped.getvalue().splitlines()] == ["start", "line 0", "end"]
+    assert "line 4" in shown.getvalue()
+    assert shown.getvalue().count("\n") == 2
+    assert silent.getvalue() == ""
+
+
+def test_envelope_of_an_error() -> None:
+    fault = AnchorError("lost", where=Location("a.py", 3, 4), hint="look", details=("-x", "+y"))
+    assert json.loads(render.envelope("stage", error=fault)) == {
+        "kdeploy": 1, "verb": "stage", "exit": 20,
+        "error": {"kind": "anchor", "message": "lost", "where": {"path": "a.py", "line": 3, "column": 4},
+                  "hint": "look", "details": ["-x", "+y"]},
+    }  # fmt: skip
+
+
+def test_error_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    render.error(PatchSetError("bad", where=Location("p.yaml", 1, 2), hint="mend it", details=("seen",)))
+    assert capsys.readouterr().err == "p.yaml:1:2: error: bad\n    seen\n  hint: mend it\n"
+
+
+def test_ledger_survives_torn_lines_and_many_writers(home: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "project/profiles/p.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("")
+    assert ledger.last_profile(tmp_path) is None
+
+    def write() -> None:
+        for number in range(20):
+            ledger.add("apply", profile, "s", "h", f"r{number}", "ok")
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with (home / "state/ledger.jsonl").open("a") as file:
+        file.write('{"torn": ')
+    assert len(list(ledger.entries())) == 80
+    assert ledger.last_profile(tmp_path / "project") == profile
+    assert ledger.last_profile(tmp_path / "other") is None
+    profile.unlink()
+    assert ledger.last_profile(tmp_path / "project") is None
