@@ -91,11 +91,7 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
 
 
 def _push(host: Host, known: Facts, goal: Goal, note: Note) -> None:
-    if goal.stage is None:
-        raise RemoteError(
-            f"{host.name}: the tree of {goal.release.id} is damaged there: {known.rehash_detail}",
-            hint="apply its profile again: that pushes the tree anew",
-        )
+    assert goal.stage is not None, "a rollback's plan has no push"
     # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
     bundle = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits)
     note(f"{host.name}: push {len(bundle) / 1e3:,.1f} kB, every file compared there")
@@ -246,6 +242,6 @@ def release_on(host: Host, release_id: str) -> Release:
 
 
 def rollback_plan(known: Facts, release: Release) -> Plan:
-    """The plan back to `release`: the same steps as forward, without a push."""
+    """The plan back to `release`: as forward without a push, since the host mends a damaged tree from its own store."""
     made = planning.make(known, release)
     return Plan(made.release, tuple(step for step in made.steps if step.kind != "push"), made.reason)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -220,6 +221,8 @@ def test_history_and_logs(world: World) -> None:
 def test_a_benign_change_and_back(world: World) -> None:
     first = world.live()
     told = world.run("apply", world.with_set("benign", BENIGN))
+    (pushed,) = re.findall(r"push ([\d.,]+) kB", told)
+    assert float(pushed.replace(",", "")) < 20, "a host that has the base gets the change alone"
     second = world.live()
     assert second != first, told
     assert says().startswith(" hurry")

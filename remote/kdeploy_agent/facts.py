@@ -81,7 +81,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "transaction": _last(last, held) if last else None,
         "lock": held,
         "units": {name: dataclasses.asdict(units.status(name)) for name in ("server", "front")},
-        "rehash": _rehash(layout, rehash) if rehash else None,
+        "rehash": _rehash(layout, rehash) if rehash and layout.tree(rehash).is_dir() else None,
     }
 
 

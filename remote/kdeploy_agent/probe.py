@@ -143,7 +143,7 @@ class _Session:
 
     def each(self, title: str, asks: List[Json], one: Callable[[Json], Json]) -> List[Json]:
         if asks:
-            self.note("%s: %d" % (title, len(asks)))
+            self.note("asking %d: %s" % (len(asks), title))
         return [one(ask) for ask in asks]
 
     def either(self, ask: Json) -> Json:
@@ -169,7 +169,7 @@ class _Session:
 
     def group(self, group: Json) -> Json:
         """Several questions at once. The cache goes first: company must compute what each computed alone."""
-        self.note("%s: %d at once" % (group["name"], len(group["asks"])))
+        self.note("asking %d at once: %s" % (len(group["asks"]), group["name"]))
         flushed = self.request("/flush_cache?timeout=5", {}).status == 200
         if group["how"] == "batch":
             answers = self.batch(group["asks"])

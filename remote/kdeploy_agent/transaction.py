@@ -161,7 +161,7 @@ class Run:
             files.write(folder / "release.json", files.canonical(release))
         elif any(stored[key] != release[key] for key in ("tree", "manifest", "version", "launch")):
             raise AgentError("integrity", f"release {release['id']} is here already, with other content")
-        store.verify(layout.tree(release["tree"]), release["manifest"])
+        store.ensure(layout, release, self.note)
         python = serving.python_of(layout, release)
         if not python.exists():
             raise AgentError("runtime", f"the runtime has no {python}", "make it first (verb runtime)")
