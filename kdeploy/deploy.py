@@ -18,7 +18,7 @@ from kdeploy.errors import (
     RemoteError,
     RollbackFailedError,
 )
-from kdeploy.host import Host, telling
+from kdeploy.host import Host, OnEvent, telling
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
 from kdeploy.progress import Note
@@ -159,17 +159,21 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
         }
         result = host.call("decide", decision, on_event=teller, timeout_s=patience)
     except KeyboardInterrupt:
-        raise _interrupted(host, txn, patience, note) from None
+        raise _interrupted(host, txn, patience, note, teller) from None
     if result["state"] != "CONFIRMED":
         raise _ended(host, goal, result, verdict)
     return verdict
 
 
-def _interrupted(host: Host, txn: str, patience: float, note: Note) -> InterruptedByUser:
-    note(f"{host.name}: interrupted; the host goes back (Ctrl-C again to leave it to that alone)")
+def _interrupted(host: Host, txn: str, patience: float, note: Note, teller: OnEvent) -> InterruptedByUser:
+    note(f"{host.name}: interrupted; telling the host no (Ctrl-C again to leave it alone)")
     refusal: dict[str, Any] = {"txn": txn, "accept": False, "reasons": ["interrupted by the operator"], "evidence": {}}
     try:
-        state = host.call("decide", refusal, on_event=telling(host.name, note), timeout_s=patience)["state"]
+        state = host.call("decide", refusal, on_event=teller, timeout_s=patience)["state"]
+        if state == "CONFIRMED":
+            return InterruptedByUser(
+                f"{host.name}: interrupted too late: the release had been accepted, and it is live"
+            )
         return InterruptedByUser(f"{host.name}: interrupted; the host ended {state}", hint="`kdeploy status` shows it")
     except (KeyboardInterrupt, RemoteError, NoKnownGoodError):
         return InterruptedByUser(

@@ -203,6 +203,8 @@ def _keys(model: type[pydantic.BaseModel], loc: Loc) -> list[str]:
 def _flatten(spot: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
     if "$ref" in spot:
         return _flatten(definitions[spot["$ref"].rsplit("/", 1)[-1]], definitions)
+    if "properties" in spot:  # its oneOf says which of them go together
+        return [spot]
     several = [*spot.get("anyOf", ()), *spot.get("oneOf", ())]
     return [flat for one in several for flat in _flatten(one, definitions)] or [spot]
 

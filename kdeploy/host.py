@@ -18,6 +18,7 @@ from kdeploy.errors import (
     NoKnownGoodError,
     PreflightError,
     RemoteError,
+    UsageError,
 )
 from kdeploy.progress import Note
 from kdeploy.transport import Transport
@@ -32,6 +33,7 @@ _ERRORS: Mapping[str, type[KdeployError]] = {
     "locked": LockedError,
     "preflight": PreflightError,
     "no-known-good": NoKnownGoodError,
+    "usage": UsageError,
 }
 
 

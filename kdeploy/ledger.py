@@ -52,13 +52,13 @@ def entries() -> Iterator[Entry]:
 
 
 def last_profile(project: Path) -> Path | None:
-    """The profile of `project` that was last applied or rolled back and is still there."""
-    found = None
+    """The profile of `project` that was last applied or rolled back with success (else: at all) and is still there."""
+    tried = done = None
     for entry in entries():
         path = Path(entry.profile)
         if entry.verb in ("apply", "rollback") and project in path.parents and path.exists():
-            found = path
-    return found
+            tried, done = path, path if entry.outcome == "ok" else done
+    return done or tried
 
 
 def _path() -> Path:

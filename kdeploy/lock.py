@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ class Lock:
                 hint=f"it has wheels for Python {', '.join(sorted(wheels))}",
             )
         return wheels[python]
+
+    def any_python(self, engine: str) -> str:
+        """A Python version that has a wheel of `engine`: ours if it has one, else the newest. Their sources are one."""
+        wheels = self.file.engines[engine]
+        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return own if own in wheels else max(wheels, key=lambda text: [int(part) for part in text.split(".")])
 
     def versions(self) -> tuple[str, ...]:
         """SGLang versions the lock pins."""

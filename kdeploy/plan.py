@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kdeploy.errors import RemoteError
-from kdeploy.release import Release
+from kdeploy.release import Release, flags
 
 Kind = Literal["push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
 
@@ -20,6 +20,7 @@ class Unit:
     pid: int | None
     since: float | None
     release: str | None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,13 @@ class Facts:
 
 
 def _unit(values: Mapping[str, Any]) -> Unit:
-    return Unit(bool(values["alive"]), values.get("pid"), values.get("since"), values.get("release"))
+    return Unit(
+        bool(values["alive"]),
+        values.get("pid"),
+        values.get("since"),
+        values.get("release"),
+        values.get("restarts") or 0,
+    )
 
 
 @dataclass(frozen=True)
@@ -165,3 +172,27 @@ def _not_right(facts: Facts, release: Release) -> str | None:
     if facts.rehash_ok is not True:
         return f"the tree of {release.id} is not what was declared: {facts.rehash_detail or 'it is gone'}"
     return None
+
+
+def changes(live: Release, new: Release) -> tuple[str, ...]:
+    """What is different in `new` from the release that is live, a line each; of environment values only the names."""
+    found = []
+    if live.engine != new.engine:
+        found.append(f"engine {live.engine} -> {new.engine}")
+    before, after = ({one["ref"]: one["digest"] for one in release.patchsets} for release in (live, new))
+    found += [f"patch set {ref} goes" for ref in before if ref not in after]
+    found += [f"patch set {ref} comes" for ref in after if ref not in before]
+    found += [f"patch set {ref} has changed" for ref in after if before.get(ref, after[ref]) != after[ref]]
+    found += _differences(flags(live.launch.args), flags(new.launch.args))
+    old, env = live.launch.env, new.launch.env
+    found += [f"environment {name} changes" for name in sorted({*old, *env}) if old.get(name) != env.get(name)]
+    for what in ("runtime", "front"):
+        if getattr(live.launch, what) != getattr(new.launch, what):
+            found.append(f"{what} {getattr(live.launch, what)} -> {getattr(new.launch, what)}")
+    return tuple(found)
+
+
+def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    keys = sorted({*before, *after})
+    shown = {key: (before.get(key, "not given"), after.get(key, "not given")) for key in keys}
+    return [f"--{key}: {old} -> {new}" for key, (old, new) in shown.items() if old != new]

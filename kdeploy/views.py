@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from kdeploy import render
-from kdeploy.api.hosts import Applied, Planned, Status
+from kdeploy.api.hosts import Applied, History, Planned, Status
 from kdeploy.api.stages import Verified
 from kdeploy.plan import Unit
 from kdeploy.render import when
@@ -28,7 +27,8 @@ def show_anchors(verified: Sequence[Verified]) -> None:
         for anchor in one.report.anchors:
             place = f"{anchor.file}:{anchor.line}:" if anchor.line else f"{anchor.file}:"
             hinted = f" (hint {anchor.hint})" if anchor.state == "moved" else ""
-            rows.append((f"{place} {anchor.text.strip()}", f"{anchor.state}{hinted}", f"{anchor.ref} {anchor.patch}"))
+            text = anchor.text.strip() or (anchor.details[0] if anchor.details else "")
+            rows.append((f"{place} {text}", f"{anchor.state}{hinted}", f"{anchor.ref} {anchor.patch}"))
         render.table(rows, head=(f"{' + '.join(one.refs)} on {one.engine}", "state", "patch"))
 
 
@@ -50,7 +50,7 @@ def show_plan(planned: Planned) -> None:
         if not steps.steps:
             render.lines([f"{host}: nothing to do: {steps.reason}"])
             continue
-        render.lines([f"{host}: {steps.reason}"])
+        render.lines([f"{host}: {steps.reason}", *(f"  differs: {line}" for line in planned.changes[host])])
         render.lines(f"  {number}. {step.kind:9} {step.text}" for number, step in enumerate(steps.steps, 1))
     if planned.diff is not None:
         render.lines(["", planned.diff])
@@ -109,21 +109,38 @@ def show_status(found: Sequence[Status]) -> None:
         back = [release for release in known.known_goods if release != known.current]
         render.lines([f"  way back   {', '.join(back) or 'none yet'}"])
         if known.transaction and known.transaction.state != "CONFIRMED":
-            render.lines([f"  last       {known.transaction.state}: {known.transaction.reason}"])
+            last = known.transaction
+            render.lines([f"  last       {last.goal} of {last.release}: {last.state} {_short(last.reason)}".rstrip()])
         if one.advice:
             render.lines([f"  to do      {one.advice}"])
 
 
 def _unit(unit: Unit) -> str:
-    return f"pid {unit.pid} since {when(unit.since)}" if unit.alive else "not running"
+    if not unit.alive:
+        return "not running"
+    again = f", started again {unit.restarts}x" if unit.restarts else ""
+    return f"{unit.release}, pid {unit.pid} since {when(unit.since)}{again}"
 
 
-def show_history(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def _short(reason: str) -> str:
+    """The first line of a reason; all of it is in --json and in the evidence."""
+    first, _, rest = reason.partition("\n")
+    return f"{first[:100]}…" if rest or len(first) > 100 else first
+
+
+def show_history(found: Sequence[History]) -> None:
     """One line a change, newest first."""
-    for host, changes in found.items():
+    for history in found:
         rows = [
-            (host, when(one.get("started")), one.get("goal"), one.get("release"), one.get("state"), one.get("by"),
-             one.get("reason") or "")
-            for one in changes
-        ]  # fmt: skip
+            [
+                history.host,
+                when(one["started"]),
+                one["goal"],
+                one["release"],
+                one["state"],
+                one["by"],
+                _short(one["reason"]),
+            ]
+            for one in history.transactions
+        ]
         render.table(rows, head=("host", "when", "goal", "release", "ended", "by", "reason"))

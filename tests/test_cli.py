@@ -164,7 +164,7 @@ def test_precheck_names_what_is_wrong(small: Small) -> None:
         (["rollback"], ExitCode.USAGE, "nothing was applied from this project yet"),
         (["status"], ExitCode.USAGE, "nothing was applied from this project yet"),
         (["rollback", "profiles/base.yaml"], ExitCode.NO_KNOWN_GOOD, "no known-good release"),
-        (["logs", "profiles/base.yaml", "-u", "kitchen"], ExitCode.REMOTE, "there is no unit 'kitchen'"),
+        (["logs", "profiles/base.yaml", "-u", "kitchen"], ExitCode.USAGE, "there is no unit 'kitchen'"),
     ],
 )
 def test_errors_by_kind(small: Small, arguments: list[str], code: ExitCode, message: str) -> None:

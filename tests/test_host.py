@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kdeploy import host as hosts
-from kdeploy.errors import RemoteError
+from kdeploy.errors import RemoteError, UsageError
 from kdeploy.host import Host
 from kdeploy.plan import Facts
 from kdeploy.transport.local import LocalTransport
@@ -48,7 +48,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_what_the_agent_refuses(here: Host) -> None:
-    with pytest.raises(RemoteError, match="unknown verb"):
+    with pytest.raises(UsageError, match="unknown verb"):
         here.call("dance")
 
 

@@ -211,8 +211,8 @@ def test_apply_again_does_nothing(world: World) -> None:
 
 
 def test_history_and_logs(world: World) -> None:
-    (changes,) = world.json("history", "profiles/local.yaml").values()
-    assert [one["state"] for one in changes] == ["CONFIRMED", "ROLLED_BACK"]
+    (told,) = world.json("history", "profiles/local.yaml")
+    assert [one["state"] for one in told["transactions"]] == ["CONFIRMED", "ROLLED_BACK"]
     assert "fired up and ready" in world.run("logs", "profiles/local.yaml", "-n", "400")
     transcript = world.service / "current/evidence/transcript.json"
     assert len(json.loads(transcript.read_text())["alone"]) >= 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kdeploy import plan
 from kdeploy.errors import RemoteError
 from kdeploy.plan import Facts
-from tests.test_release import make
+from tests.test_release import LAUNCH, make
 
 RELEASE = make()
 OTHER = "0123456789ab"
@@ -79,3 +80,16 @@ def test_facts_that_lack_something(missing: str) -> None:
     values = {key: value for key, value in RIGHT.items() if key != missing}
     with pytest.raises(RemoteError, match=missing):
         Facts.read(values)
+
+
+def test_what_differs_from_the_live_release() -> None:
+    args = ("--model-path", "/m", "--tp-size", "8", "--port", "1")
+    launch = dataclasses.replace(LAUNCH, args=args, env={"A": "1", "TOKEN": "secret"})
+    other = dataclasses.replace(
+        make(launch=launch), patchsets=({"ref": "x/1", "digest": "e"}, {"ref": "y/2", "digest": "d"})
+    )
+    assert plan.changes(RELEASE, RELEASE) == ()
+    assert plan.changes(RELEASE, other) == (
+        "patch set y/2 comes", "patch set x/1 has changed", "--tp-size: not given -> 8", "environment TOKEN changes",
+    )  # fmt: skip
+    assert plan.changes(other, RELEASE)[0] == "patch set y/2 goes"

@@ -37,6 +37,8 @@ FAULTS = [
     ("private-port: 1002", "private-port: 1001", "6:1", "must differ", None),
     ("  metrics-port: 1003\n", "", "6:1", "needs a 'metrics-port'", None),
     ("model-path: ./model, ", "", "6:1", "'args.model-path' is required", None),
+    ("tp-size: 2", "tp_size: 2", "6:1", "write 'tp-size'", None),
+    ("patchsets: []", "patchsets: [cpu]", "1:1", "needs its version: NAME/VERSION", None),
     ("tp-size: 2", "port: 2", "6:1", "'args.port' is set by kdeploy", None),
     ("venv: /opt/venv", "venv: opt/venv", "5:1", "must be an absolute path", None),
     ("venv: /opt/venv", "venv: /opt/venv, lock: x", "5:1", "either 'venv'", None),

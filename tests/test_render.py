@@ -80,5 +80,10 @@ def test_ledger_survives_torn_lines_and_many_writers(home: Path, tmp_path: Path)
     assert len(list(ledger.entries())) == 80
     assert ledger.last_profile(tmp_path / "project") == profile
     assert ledger.last_profile(tmp_path / "other") is None
+    better = profile.with_name("q.yaml")
+    better.write_text("")
+    ledger.add("apply", better, "s", "h", "r", "GateError: no")
+    assert ledger.last_profile(tmp_path / "project") == profile, "what was rejected is not what serves"
+    better.unlink()
     profile.unlink()
     assert ledger.last_profile(tmp_path / "project") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Planned:
     report: SeriesReport
     release: Release
     plans: Mapping[str, Plan]
+    changes: Mapping[str, tuple[str, ...]]
+    """By host, what is different from its live release, and whether this one was rejected there before."""
     diff: str | None
 
 
@@ -43,11 +46,24 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     declared = staged.declared
     report = staging.check(declared.base, declared.sets, declared.profile.engine_version)
     made = make_release(staged)
-    plans = {}
+    plans, changes = {}, {}
     if not offline:
-        for host in hosts_of(staged.declared.profile):
-            plans[host.name] = plan.make(deploy.facts(host, made.tree), made)
-    return Planned(staged, report, made, plans, staging.diff(staged.stage) if diff else None)
+        for host in hosts_of(declared.profile):
+            known = deploy.facts(host, made.tree)
+            plans[host.name] = plan.make(known, made)
+            changes[host.name] = _changes(host, known, made)
+    return Planned(staged, report, made, plans, changes, staging.diff(staged.stage) if diff else None)
+
+
+def _changes(host: Host, known: Facts, made: Release) -> tuple[str, ...]:
+    found: tuple[str, ...] = ()
+    if known.current is not None and known.current != made.id:
+        found = plan.changes(deploy.release_on(host, known.current), made)
+    tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
+    if tries and tries[0]["state"] != "CONFIRMED":
+        reason = str(tries[0]["reason"]).partition("\n")[0][:120]
+        found = (*found, f"it was tried before and ended {tries[0]['state']}: {reason}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,7 +139,7 @@ def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
 
 
 def _advice(known: Facts, read: Profile) -> str | None:
-    again = f"kdeploy apply {read.path.name}"
+    again = f"kdeploy apply {os.path.relpath(read.path)}"
     last = known.transaction
     if last is not None and last.open:
         if last.running:
@@ -140,10 +156,18 @@ def _advice(known: Facts, read: Profile) -> str | None:
     return None
 
 
-def history(path: Path | None, project: Path | None) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
-    """Every change of each host, newest first, as the host's own journal tells it."""
+@dataclass(frozen=True)
+class History:
+    """Every change of one host, newest first, as its own journal tells it."""
+
+    host: str
+    transactions: tuple[Mapping[str, Any], ...]
+
+
+def history(path: Path | None, project: Path | None) -> tuple[History, ...]:
+    """The history of each host of a profile (the last applied one by default)."""
     read = profile.load(path or _last(project))
-    return {host.name: tuple(host.call("history")["transactions"]) for host in hosts_of(read)}
+    return tuple(History(host.name, tuple(host.call("history")["transactions"])) for host in hosts_of(read))
 
 
 def logs(

@@ -98,7 +98,7 @@ def verify_anchors(target: str | None, project: Path | None, note: Note) -> tupl
             )
         for version in versions:
             engine = f"sglang=={version}"
-            python = max(pins.file.engines[engine], key=lambda text: [int(part) for part in text.split(".")])
+            python = pins.any_python(engine)
             base = bases.fetch(engine, pins.wheel(engine, python), python, note)
             results.append(Verified(engine, tuple(one.ref for one in sets), staging.check(base, sets, version)))
     return tuple(results)

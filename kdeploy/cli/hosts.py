@@ -37,6 +37,7 @@ def _plan_result(planned: Any) -> dict[str, object]:
             for patch in one.patches
         ],
         "hosts": planned.plans,
+        "changes": planned.changes,
         "diff": planned.diff,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -59,6 +60,10 @@ class Serve(Model):
         for taken in ("host", "port"):
             if taken in self.args:
                 raise ValueError(f"'args.{taken}' is set by kdeploy: use 'serve.{taken}' and 'serve.private-port'")
+        for key in self.args:
+            if key.startswith("-") or "_" in key:
+                right = key.lstrip("-").replace("_", "-")
+                raise ValueError(f"'args.{key}' is not how SGLang spells a flag: write '{right}'")
         if "model-path" not in self.args:
             raise ValueError("'args.model-path' is required")
         return self
@@ -96,14 +101,19 @@ class ProfileFile(Model):
     engine: Annotated[str, Field(pattern=r"^sglang==[0-9][0-9A-Za-z.]*$")] = Field(
         description="the upstream release, pinned in kdeploy.lock: sglang==VERSION"
     )
-    patchsets: list[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")]] = Field(
-        description="NAME/VERSION, applied in this order"
-    )
+    patchsets: list[str] = Field(description="NAME/VERSION, applied in this order")
     hosts: Annotated[list[str], Field(min_length=1)] = Field(description="names from hosts.yaml")
     runtime: Runtime
     prove: Runtime | None = Field(default=None, description="where proofs run here; the runtime when it is a lock")
     serve: Serve
     gate: Gate = Gate()
+
+    @model_validator(mode="after")
+    def _whole_names(self) -> ProfileFile:
+        for ref in self.patchsets:
+            if not re.fullmatch(r"[^/\s]+/[^/\s]+", ref):
+                raise ValueError(f"patch set '{ref}' needs its version: NAME/VERSION, such as cpu/1.0.0")
+        return self
 
 
 class SSH(Model):

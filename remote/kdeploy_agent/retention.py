@@ -6,6 +6,7 @@ them; a runtime goes only by hand.
 
 from __future__ import annotations
 
+import re
 from typing import Callable, List, Set
 
 from kdeploy_agent import files, store
@@ -16,6 +17,8 @@ from kdeploy_agent.locking import try_lock
 CONFIRMED_KEPT = 3
 EVIDENCE_KEPT = 10
 ORDERS_KEPT = 20
+
+_TREE = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def prune(layout: Layout, note: Callable[[str], None]) -> None:
@@ -50,7 +53,8 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
 
 def _prune_trees(layout: Layout, needed: Set[str], commits: Set[str], note: Callable[[str], None]) -> None:
     for tree in _folders(layout, "trees"):
-        if tree.partition(".")[0] not in needed:
+        name = tree.partition(".")[0]
+        if _TREE.fullmatch(name) and name not in needed:  # what else lies there is not ours
             files.wipe(layout.trees / tree)
             note(f"tree {tree} removed")
     for cache in _folders(layout, "caches"):

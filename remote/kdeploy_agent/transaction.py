@@ -25,6 +25,7 @@ NOTHING_STOPPED = "nothing was stopped"
 NOTHING_BEFORE = "nothing was serving before"
 
 _BRIEF_WITHIN_S = 120.0
+_WORDS_KEPT = 400  # lines of a rejected server's log
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class Run:
             self._end("ROLLED_BACK", reason, NOTHING_STOPPED)
             return
         self._write("ROLLING_BACK", INTENT, reason=reason)
-        self.note(f"going back: {reason}")
+        self.note(f"going back: {reason.splitlines()[0] if reason else ''}")
+        self._keep_rejected(reason)
         wanted = list(dict.fromkeys(one for one in (at.previous, at.known_good) if one))
         problems: List[str] = []
         for release in wanted:
@@ -200,6 +202,12 @@ class Run:
 
     def _record(self, verdict: Dict[str, Any]) -> None:
         files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(verdict))
+
+    def _keep_rejected(self, reason: str) -> None:
+        """Why the release was rejected and what its server said: the log goes on with the next release's words."""
+        kept = {"txn": self.order.txn, "reason": reason, "log": self.units.tail("server", _WORDS_KEPT)}
+        with contextlib.suppress(OSError):  # a full disk must not keep us from going back
+            files.write(self.layout.evidence(self.release["id"]) / "rejected.json", files.ordered(kept))
 
     def _restore(self, release: str, known_good: Optional[str]) -> None:
         document = serving.read_release(self.layout, release)

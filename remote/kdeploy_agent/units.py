@@ -167,15 +167,18 @@ def name_holders(held: List[processes.Holder]) -> str:
 
 
 def tail(log: Path, lines: int, since: str = "", end: Optional[int] = None) -> List[str]:
-    """The last lines of a log, or of its first `end` bytes; at most 256 KB, after the last line that is `since`."""
+    """The last lines of a log, or of its first `end` bytes; at most 16 MB, after the last line that is `since`."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END) if end is None else end
-            start = file.seek(max(0, size - 256 * 1024))
-            found = file.read(size - start).decode("utf-8", "replace").splitlines()
+            start = file.seek(max(0, size - 16 * 1024 * 1024))
+            found = file.read(size - start).decode("utf-8", "replace").split("\n")
     except FileNotFoundError:
         return []
-    if since in found:
+    found = [line.rstrip("\r").rpartition("\r")[2] for line in found]  # a progress bar: what it showed last
+    if found and not found[-1]:
+        found.pop()  # after the last newline
+    if since and since in found:
         found = found[len(found) - 1 - found[::-1].index(since) + 1 :]
     return found[-lines:] if lines > 0 else []
 

@@ -192,3 +192,21 @@ def test_the_first_answer_stands(tmp_path: Path) -> None:
     assert not files.write_once(tmp_path / "decision", b"yes")
     assert (tmp_path / "decision").read_bytes() == b"no"
     assert list(tmp_path.iterdir()) == [tmp_path / "decision"]
+
+
+@pytest.mark.parametrize(
+    ("text", "since", "lines"),
+    [
+        ("a\n\nb\n", "", ["a", "", "b"]),
+        ("a\nstart\nb\n", "start", ["b"]),
+        ("start\na\nstart\n", "start", []),
+        ("bar 1%\rbar 99%\n\rnext", "", ["bar 99%", "next"]),
+        ("", "", []),
+    ],
+)
+def test_the_last_lines_of_a_log(tmp_path: Any, text: str, since: str, lines: list[str]) -> None:
+    from kdeploy_agent.units import tail
+
+    log = tmp_path / "log"
+    log.write_bytes(text.encode())
+    assert tail(log, 100, since) == lines
