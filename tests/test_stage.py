@@ -14,6 +14,7 @@ import yaml
 
 from kdeploy.api import stages
 from kdeploy.errors import AnchorError, ConflictError, KdeployError, PatchSetError, RemoteError, UnreachableError
+from kdeploy.stage import tree as staging
 from tests import making
 from tests.conftest import REPOSITORY
 
@@ -241,3 +242,18 @@ def test_frozen_sets_and_trees(small: Path) -> None:
         stages.stage(path, quiet)
     stages.freeze(str(path), small, quiet)
     stages.stage(path, quiet)
+
+
+def test_a_host_that_has_the_base_gets_the_change_alone(tmp_path: Path, small: Path) -> None:
+    """The manifest, too: it is a delta to one that the host has."""
+    many = {f"sglang/m{number}.py": f"x = {number}\n".encode() * 9 for number in range(2000)}
+    project = making.small_project(tmp_path / "many", {"sglang/a.py": b"one = 1\n", **many})
+    os.environ["PIP_FIND_LINKS"] = str(tmp_path / "many/wheels")  # the fixture puts it back
+    first = stages.stage(making.profile(project, "p", "base.yaml", []), quiet)
+    ref = making.patch_set(project, "half", EDIT)
+    second = stages.stage(making.profile(project, "q", "base.yaml", [ref]), quiet)
+    whole = staging.bundle(second.stage, [])
+    change = staging.bundle(second.stage, [first.stage.tree.commit])
+    assert len(whole) > 100_000
+    assert len(change) < 4_000
+    assert staging.bundle(second.stage, [second.stage.tree.commit]) == b""

@@ -22,7 +22,7 @@ from kdeploy.stage.stream import MANIFEST, VERSION_FILE, Commit
 if TYPE_CHECKING:
     from kdeploy.stage.store import Store
 
-_FORMAT = 1  # of the cached results below
+_FORMAT = 2  # of the cached results below
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,12 @@ def _write(base: Base, sets: Sequence[PatchSet], report: series.SeriesReport, en
 
 
 def _base_commit(store: Store, base: Base) -> str:
-    ref = f"refs/bases/{base.sha256}"
+    ref = f"refs/bases/{_FORMAT}/{base.sha256}"
     commit = store.resolve(ref)
     if commit is None:
         files = {path: (base.read(path) or b"", base.executable(path)) for path in base.digests}
+        # The base has its manifest too, so that a stage's travels as a delta to a host that has the base.
+        files[MANIFEST] = (stream.manifest(base.digests), False)
         commit = store.write(ref, None, [Commit(f"{base.engine}\n\nwheel sha256 {base.sha256}", files)])
     return commit
 
