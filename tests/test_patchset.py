@@ -370,3 +370,23 @@ def test_a_manifest_that_cannot_be_read_is_no_fault_of_ours(tmp_path: Path) -> N
     (folder / "patchset.yaml").chmod(0)
     with pytest.raises(PatchSetError, match="cannot be read"):
         patchset.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("patches/second.yaml", "add-file: files/new.py", "add-file: files/__pycache__/new.py"),
+        ("patches/second.yaml", "diff: files/some.diff", "diff: files/a/__pycache__/some.diff"),
+        ("patchset.yaml", "run: proofs/works.py", "run: proofs/__pycache__/works.py"),
+    ],
+)
+def test_nothing_used_escapes_the_digest(tmp_path: Path, file: str, old: str, new: str) -> None:
+    files = good()
+    text = files[file]
+    assert isinstance(text, str)
+    assert old in text
+    used, moved = old.split(": ")[1], new.split(": ")[1]
+    folder = write(tmp_path, {**files, file: text.replace(old, new), moved: files[used]})
+    with pytest.raises(PatchSetError, match="__pycache__, which the set's digest leaves out") as caught:
+        patchset.load(folder)
+    assert (caught.value.where or pytest.fail()).path == str(folder / file)

@@ -67,6 +67,9 @@ def file_in_set(folder: Path, path: str, below: str, where: Location) -> Path:
     tree_path(path, where)
     if PurePosixPath(path).parts[0] != below or path == below:
         raise PatchSetError(f"'{path}' must be a path below {below}/", where=where)
+    if "__pycache__" in PurePosixPath(path).parts:
+        message = f"'{path}' is below a __pycache__, which the set's digest leaves out"
+        raise PatchSetError(message, where=where, hint="keep it in another folder")
     for part in (*PurePosixPath(path).parents, PurePosixPath(path)):
         if (folder / part).is_symlink():
             raise PatchSetError(f"'{part}' is a symlink; a patch set holds files only", where=where)
