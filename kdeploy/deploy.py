@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kdeploy import plan as planning
+from kdeploy import release as releases
 from kdeploy.errors import (
     GateError,
     InterruptedByUser,
@@ -29,6 +30,8 @@ from kdeploy.verdict import judge as judging
 from kdeploy.verdict import prompts as asking
 from kdeploy.verdict.judge import Verdict
 
+_HEALS_WITHIN_S = 7200.0  # it starts a release that may be another, larger one than ours
+
 NOTHING_BEFORE = "nothing was serving before"
 """The agent's note on a change that was undone on a host where nothing served."""
 
@@ -40,10 +43,8 @@ class Goal:
     release: Release
     stage: Stage | None
     """None for a release that is on the host already (a rollback)."""
-    lock: str | None
-    """Text of the runtime's lock file, when the host makes its own."""
-    python: str
-    with_deps: tuple[str, ...]
+    runtime: tuple[str, str, str, tuple[str, ...]] | None
+    """Key, lock text, Python version and with-deps of the runtime this project can make; None for one that is there."""
     gate: Gate
     prompts: tuple[asking.Prompt, ...]
 
@@ -76,18 +77,30 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
         return Outcome(host.name, goal.release.id, False, 0.0, plan.reason)
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
-        host.call("recover", on_event=telling(host.name, note), timeout_s=goal.gate.start_s + 120)
+        host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
     kinds = plan.kinds
     if "push" in kinds:
         _push(host, known, goal, note)
     if "runtime" in kinds:
-        host.make_runtime(goal.release.launch.runtime["key"], goal.python, goal.lock or "", goal.with_deps, note)
+        _make_runtime(host, goal, note)
     note(f"{host.name}: precheck")
     _precheck(host, goal)
     verdict = _transact(host, goal, "apply" if goal.stage else "rollback", note)
     return Outcome(
         host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict
     )
+
+
+def _make_runtime(host: Host, goal: Goal, note: Note) -> None:
+    wanted = goal.release.launch.runtime["key"]
+    if goal.runtime is None or goal.runtime[0] != wanted:
+        raise PreflightError(
+            f"{host.name}: the runtime {wanted} of {goal.release.id} is gone, and this profile makes another",
+            hint="put the lock file back as it was and apply that profile, or go back to another release",
+            details=("nothing was stopped: what served before serves on",),
+        )
+    key, lock, python, with_deps = goal.runtime
+    host.make_runtime(key, python, lock, with_deps, note)
 
 
 def _push(host: Host, known: Facts, goal: Goal, note: Note) -> None:
@@ -128,7 +141,8 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
         "by": f"{getpass.getuser()}@{socket.gethostname()}",
         "goal": kind,
         "release": release.as_document(),
-        "probes": asking.probes(goal.prompts, bounds, model),
+        # The host keeps what a release was judged by, so that a rollback to it is judged by the same.
+        "probes": {**asking.probes(goal.prompts, bounds, model), _JUDGED_BY: _judged_by(goal)},
         "start_s": gate.start_s,
         "probe_s": gate.probe_s,
         "decide_s": gate.decide_s,
@@ -163,6 +177,25 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
     if result["state"] != "CONFIRMED":
         raise _ended(host, goal, result, verdict)
     return verdict
+
+
+_JUDGED_BY = "judged-by"
+
+
+def _judged_by(goal: Goal) -> dict[str, Any]:
+    return {
+        "gate": goal.gate.model_dump(by_alias=True, exclude={"prompts"}),
+        "prompts": [prompt.model_dump(by_alias=True) for prompt in goal.prompts],
+    }
+
+
+def judged_by(plan: Any) -> tuple[Gate, tuple[asking.Prompt, ...]] | None:
+    """The gate and prompts that a release on a host was confirmed with; None when the host has kept none."""
+    try:
+        kept = plan["probes"][_JUDGED_BY]
+        return Gate.model_validate(kept["gate"]), tuple(map(asking.Prompt.model_validate, kept["prompts"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _interrupted(host: Host, txn: str, patience: float, note: Note, teller: OnEvent) -> InterruptedByUser:
@@ -234,15 +267,22 @@ def choose_known_good(known: Facts, to: str | None, host: Host) -> str:
     return fitting[0]
 
 
-def release_on(host: Host, release_id: str) -> Release:
-    """The release `release_id` as the host has it."""
-    from kdeploy.release import read
+def release_on(host: Host, release_id: str) -> tuple[Release, Any]:
+    """The release `release_id` as the host has it, and the plan it was confirmed with.
 
+    Raises RemoteError when its document is not the one that its id was made from.
+    """
     result = host.call("evidence", {"release": release_id})
     try:
-        return read(result["release"])
+        found = releases.read(result["release"])
     except (KeyError, TypeError) as fault:
         raise RemoteError(f"{host.name}: {release_id} has no readable release.json there: {fault}") from fault
+    if releases.identify(found) != release_id:
+        raise RemoteError(
+            f"{host.name}: release.json of {release_id} was changed after it was confirmed",
+            hint="apply its profile again",
+        )
+    return found, result.get("plan")
 
 
 def rollback_plan(known: Facts, release: Release) -> Plan:

@@ -63,6 +63,8 @@ class Facts:
     rehash_ok: bool | None
     """Whether every file of the tree asked about has its sha256; None when it is not there or was not asked."""
     rehash_detail: str
+    silent: str
+    """Why server or front, which run, do not answer a client; empty when they do, or when it was not asked."""
 
     @staticmethod
     def read(result: Mapping[str, Any]) -> Facts:
@@ -92,9 +94,14 @@ class Facts:
                 front=_unit(units["front"]),
                 rehash_ok=rehash.get("ok"),
                 rehash_detail=rehash.get("detail") or "",
+                silent=_silent(service.get("answers") or {}),
             )
         except (KeyError, TypeError, AttributeError) as fault:
             raise RemoteError(f"the agent's facts lack {fault}") from fault
+
+
+def _silent(answers: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name}: {one['detail']}" for name, one in answers.items() if one and not one["ok"])
 
 
 def _unit(values: Mapping[str, Any]) -> Unit:
@@ -165,10 +172,14 @@ def _not_right(facts: Facts, release: Release) -> str | None:
         return f"{facts.current} is live"
     if facts.known_good != release.id:
         return f"{release.id} is live but was never confirmed"
-    if not facts.server.alive:
-        return f"the server of {release.id} does not run"
-    if release.launch.front.kind != "none" and not facts.front.alive:
-        return f"the front of {release.id} does not run"
+    fronted = release.launch.front.kind != "none"
+    for name, unit in (("server", facts.server), *((("front", facts.front),) if fronted else ())):
+        if not unit.alive:
+            return f"the {name} of {release.id} does not run"
+        if unit.release != release.id:
+            return f"the {name} that runs is of {unit.release}, not of {release.id}"
+    if facts.silent:
+        return f"{release.id} runs but does not answer: {facts.silent}"
     if facts.rehash_ok is not True:
         return f"the tree of {release.id} is not what was declared: {facts.rehash_detail or 'it is gone'}"
     return None

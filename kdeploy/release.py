@@ -81,9 +81,8 @@ def make(
     The id is 12 hex digits of sha256 over tree, manifest and launch: the same declaration gives the same id on every
     machine, and any change to code or flags gives another.
     """
-    identity = json.dumps({"manifest": tree.manifest, "tree": tree.tree, "launch": asdict(launch)}, sort_keys=True)
     return Release(
-        id=hashlib.sha256(identity.encode()).hexdigest()[:12],
+        id=_identity(tree.tree, tree.manifest, launch),
         service=service,
         profile=profile,
         engine=engine,
@@ -94,6 +93,16 @@ def make(
         version=tree.version,
         launch=launch,
     )
+
+
+def identify(release: Release) -> str:
+    """The id that a release's own content gives; another one than its `id` when somebody edited it."""
+    return _identity(release.tree, release.manifest, release.launch)
+
+
+def _identity(tree: str, manifest: str, launch: Launch) -> str:
+    identity = json.dumps({"manifest": manifest, "tree": tree, "launch": asdict(launch)}, sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def server_args(

@@ -42,6 +42,10 @@ CASES = [
     ({"known_good": OTHER}, RESTART, "never confirmed"),
     ({"units": {"server": DEAD, "front": UNIT}}, RESTART, "server"),
     ({"units": {"server": UNIT, "front": DEAD}}, RESTART, "front"),
+    ({"units": {"server": {**UNIT, "release": OTHER}, "front": UNIT}}, RESTART, f"server that runs is of {OTHER}"),
+    ({"units": {"server": UNIT, "front": {**UNIT, "release": OTHER}}}, RESTART, f"front that runs is of {OTHER}"),
+    ({"answers": {"server": {"ok": False, "detail": "hang"}, "front": None}}, RESTART, "does not answer: server: hang"),
+    ({"answers": {"server": {"ok": True, "detail": ""}, "front": {"ok": True, "detail": ""}}}, (), "is live"),
     ({"rehash": {"ok": False, "detail": "a.py: differs"}}, ("push", *RESTART), "a.py: differs"),
     ({"rehash": None}, RESTART, "it is gone"),
 ]  # fmt: skip

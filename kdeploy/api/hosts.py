@@ -58,7 +58,7 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
 def _changes(host: Host, known: Facts, made: Release) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if known.current is not None and known.current != made.id:
-        found = plan.changes(deploy.release_on(host, known.current), made)
+        found = plan.changes(deploy.release_on(host, known.current)[0], made)
     tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
     if tries and tries[0]["state"] != "CONFIRMED":
         reason = str(tries[0]["reason"]).partition("\n")[0][:120]
@@ -105,11 +105,11 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
     outcomes = []
     for host in hosts_of(read):
         known = deploy.facts(host, None)
-        target = deploy.release_on(host, deploy.choose_known_good(known, to, host))
+        target, kept = deploy.release_on(host, deploy.choose_known_good(known, to, host))
         known = deploy.facts(host, target.tree)
         steps = deploy.rollback_plan(known, target)
         with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
-            outcomes.append(deploy.carry_out(host, steps, known, _goal(read, target, None), note))
+            outcomes.append(deploy.carry_out(host, steps, known, _goal(read, target, None, kept), note))
     return Applied(read, target, (), tuple(outcomes))
 
 
@@ -234,19 +234,24 @@ def hosts_of(read: Profile) -> Iterator[Host]:
         yield Host(LocalTransport(name), entry.root or str(places.host_root()), read.file.service)
 
 
-def _goal(read: Profile, made: Release, staged: Staged | None) -> Goal:
+def _goal(read: Profile, made: Release, staged: Staged | None, kept: Any = None) -> Goal:
+    """The goal for `made`; a release that was confirmed before is judged by what it was `kept` with."""
     gate, runtime = read.file.gate, read.file.runtime
+    text = stages.lock_text(read, runtime)
+    judged = deploy.judged_by(kept) or (gate, _prompts(read))
+    key = stages.runtime_id(read, runtime)
     return Goal(
         release=made,
         stage=staged.stage if staged else None,
-        lock=stages.lock_text(read, runtime),
-        python=runtime.python,
-        with_deps=tuple(runtime.with_deps),
-        gate=gate,
-        prompts=asking.load_prompts(read.beside(gate.prompts, "gate", "prompts"))
-        if gate.prompts
-        else asking.default_prompts(),
+        runtime=(key, text, runtime.python, tuple(runtime.with_deps)) if text is not None else None,
+        gate=judged[0],
+        prompts=judged[1],
     )
+
+
+def _prompts(read: Profile) -> tuple[asking.Prompt, ...]:
+    path = read.file.gate.prompts
+    return asking.load_prompts(read.beside(path, "gate", "prompts")) if path else asking.default_prompts()
 
 
 def _last(project: Path | None) -> Path:

@@ -16,7 +16,8 @@ __all__ = ["app", "hosts", "main", "patches"]
 def main() -> None:
     """The entry point of the `kdeploy` command."""
     with contextlib.suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, _terminated)
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: undo what was begun, then go
+            signal.signal(number, _terminated)
     try:
         app()
     except KeyboardInterrupt:  # between two commands' worth of code: nothing was begun

@@ -54,7 +54,7 @@ def command(verb: str, json: bool, quiet: bool = False) -> Iterator[Command]:
     except KdeployError as fault:
         _fail(verb, json, fault)
     except KeyboardInterrupt:
-        _fail(verb, json, InterruptedByUser("interrupted; nothing on a host was begun"))
+        _fail(verb, json, InterruptedByUser("interrupted", hint="`kdeploy status` shows where a host stands"))
     except BrokenPipeError:  # `kdeploy … | head` has seen enough; Python must not flush into the pipe at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(int(ExitCode.OK)) from None

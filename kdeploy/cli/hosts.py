@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import typer
@@ -125,7 +126,8 @@ def logs(
             else:
                 print(clean(text), flush=follow)
 
-        hosts.logs(profile, project, unit, lines, follow, tell)
+        with contextlib.suppress(*((KeyboardInterrupt,) if follow else ())):  # the way to end --follow
+            hosts.logs(profile, project, unit, lines, follow, tell)
         run.show(kept)
 
 

@@ -53,6 +53,7 @@ def evidence(call: Call) -> Dict[str, Any]:
         "release": document,
         "transcript": files.read_json(folder / "transcript.json"),
         "verdict": files.read_json(folder / "verdict.json"),
+        "plan": files.read_json(folder / "plan.json"),
     }
 
 
