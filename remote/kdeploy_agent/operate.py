@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Optional
 
-from kdeploy_agent import files, locking, runner
+from kdeploy_agent import files, locking, runner, serving
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.follow import Follow, follow_log
 from kdeploy_agent.journal import DONE, Journal, Transaction
@@ -97,6 +97,7 @@ def _order(call: Call) -> Order:
     if goal not in ("apply", "rollback"):
         raise AgentError("usage", f"the goal is apply or rollback, not {goal!r}")
     call.layout.release(release["id"])  # refuses what is no plain name
+    serving.check_id(release)
     return Order(
         txn=call.text("txn"),
         by=call.text("by"),

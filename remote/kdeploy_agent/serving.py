@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pwd
 import sys
@@ -18,16 +19,35 @@ from kdeploy_agent.units import MARK, Spec
 LOOPBACK = "127.0.0.1"
 UNITS = ("front", "server")  # in the order in which they are stopped
 
+_KEYS = {"id", "tree", "commit", "manifest", "version", "launch"}
 _SERVER_GRACE_S = 30.0
 _FRONT_GRACE_S = 35.0  # the router finishes what it has for up to 30 s
 _SOCKET_ROOM = 95  # bytes: SGLang puts ZeroMQ sockets below TMPDIR, and a socket's path ends at 107
 
 
+def release_id(document: Dict[str, Any]) -> str:
+    """The id that belongs to a release's document, by the operator's rule (kdeploy/release.py, `make`)."""
+    identity = json.dumps({key: document[key] for key in ("manifest", "tree", "launch")}, sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def check_id(document: Dict[str, Any]) -> None:
+    """Raise `integrity` when a release's document is not the one that its id was derived from."""
+    found = release_id(document)
+    if found != document["id"]:
+        raise AgentError(
+            "integrity",
+            f"release {document['id']} is not what was declared: tree, manifest and launch have the id {found}",
+            "somebody edited it; apply the declaration again",
+        )
+
+
 def read_release(layout: Layout, release: str) -> Dict[str, Any]:
-    """The stored document of a release; raises `integrity` when it is not here."""
+    """The stored document of a release; raises `integrity` when it is not here, or not what its id says."""
     document = files.read_json(layout.release(release) / "release.json")
-    if not isinstance(document, dict):
-        raise AgentError("integrity", f"release {release} is not on this host")
+    if not isinstance(document, dict) or not _KEYS <= set(document) or document["id"] != release:
+        raise AgentError("integrity", f"release {release} is not on this host, or its release.json is damaged")
+    check_id(document)
     return document
 
 

@@ -31,8 +31,7 @@ class Switch:
 
     def close(self) -> None:
         """Let no client in, then stop the server. Raises AgentError naming what does not go."""
-        for name in serving.UNITS:
-            self._units.stop(name)
+        self._units.stop(*serving.UNITS)
 
     def check_ports(self, release: Dict[str, Any]) -> None:
         """Raise `preflight` when a stranger holds a port of the release; our own units will give theirs up."""

@@ -157,12 +157,13 @@ class Run:
 
     def _prepare(self) -> None:
         release, layout = self.release, self.layout
-        folder = layout.release(release["id"])
-        stored = files.read_json(folder / "release.json")
-        if stored is None:
-            files.write(folder / "release.json", files.canonical(release))
-        elif any(stored[key] != release[key] for key in ("tree", "manifest", "version", "launch")):
-            raise AgentError("integrity", f"release {release['id']} is here already, with other content")
+        try:
+            stored = serving.read_release(layout, release["id"])
+        except AgentError:  # not here, or edited: the request's document is the one its id stands for
+            files.write(layout.release(release["id"]) / "release.json", files.canonical(release))
+        else:
+            if stored["version"] != release["version"]:
+                raise AgentError("integrity", f"release {release['id']} is here already, with other content")
         store.ensure(layout, release, self.note)
         python = serving.python_of(layout, release)
         if not python.exists():

@@ -121,11 +121,21 @@ class Units:
         pid = int(said.get("pid", 0))
         return pid if processes.is_same(pid, said.get("identity", "")) else 0
 
-    def stop(self, name: str) -> None:
-        """Stop a unit: ask, wait, kill; returns when no process of it is left and its ports are free.
+    def stop(self, *names: str) -> None:
+        """Stop units, one after the other: ask, wait, kill; returns when no process is left and their ports are free.
 
-        Raises `fault` naming who is left, or who holds a port. Nothing happens when it does not run.
+        Ports are waited for when all have stopped: one unit's port may have been taken over by another's. Raises
+        `fault` naming who is left, or who holds a port. Nothing happens for a unit that does not run.
         """
+        for name in names:
+            self._end(name)
+        for name in names:
+            spec = Spec.read(self.path(name, "json"))
+            for port in spec.ports if spec else ():
+                self._wait_until_free(port)
+            self.path(name, "json").unlink(missing_ok=True)  # from now on its ports are anybody's
+
+    def _end(self, name: str) -> None:
         spec = Spec.read(self.path(name, "json"))
         self.path(name, "restart").unlink(missing_ok=True)
         left = self.members(name)
@@ -139,8 +149,6 @@ class Units:
         if left:
             named = ", ".join(f"{pid} ({processes.command(pid)})" for pid in sorted(left))
             raise AgentError("fault", f"unit {name} does not die: {named}", f"look at dmesg; kill -9 {min(left)}")
-        for port in spec.ports if spec else ():
-            self._wait_until_free(port)
 
     def tail(self, name: str, lines: int) -> List[str]:
         """The last lines the unit wrote since it was started last."""

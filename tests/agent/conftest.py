@@ -213,7 +213,7 @@ class Rig:
                 "front": {"kind": front, "host": "127.0.0.1", "port": self.public, "metrics_port": self.metrics},
             },
         }  # fmt: skip
-        return {"id": hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:12], **document}
+        return seal(document)
 
     def order(self, release: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ask = {"name": "hello", "kind": "prose", "text": "Hello", "max_tokens": 4}
@@ -290,6 +290,13 @@ class Rig:
         for pid in processes._pids():
             if str(self.layout.root) in processes.command(pid) and pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
+
+
+def seal(document: dict[str, Any], **launch: Any) -> dict[str, Any]:
+    """The document with `launch` changed and with the id that belongs to it (the rule of kdeploy/release.py)."""
+    document = {**document, "launch": {**document["launch"], **launch}}
+    identity = json.dumps({key: document[key] for key in ("manifest", "tree", "launch")}, sort_keys=True)
+    return {**document, "id": hashlib.sha256(identity.encode()).hexdigest()[:12]}
 
 
 def parse(out: bytes) -> Answer:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kdeploy_agent import processes
 
-from .conftest import REMOTE, parse
+from .conftest import REMOTE, parse, seal
 
 
 def begin(rig: Any, release: dict[str, Any], **changes: Any) -> tuple[Any, dict[str, Any]]:
@@ -127,7 +127,7 @@ def test_a_stranger_on_a_port_stops_nothing(rig: Any) -> None:
         stranger.listen()
         release = rig.release("two")
         release["launch"]["front"]["metrics_port"] = stranger.getsockname()[1]
-        answer, _ = begin(rig, release)
+        answer, _ = begin(rig, seal(release))
     assert answer.ok["state"] == "ROLLED_BACK" and answer.ok["note"] == "nothing was stopped"
     assert "is held by process" in answer.ok["reason"] and "pytest" in answer.ok["reason"]
     rig.serves(before)
@@ -215,7 +215,7 @@ def test_rollback_goes_only_to_what_was_confirmed(rig: Any) -> None:
 
 def test_the_release_id_stands_for_one_content(rig: Any) -> None:
     before = rig.apply("one")
-    answer, _ = begin(rig, {**before, "launch": {**before["launch"], "env": {"A": "b"}}})
+    answer, _ = begin(rig, {**before, "version": "0.5.11+kd.other"})
     assert answer.ok["state"] == "ROLLED_BACK" and "with other content" in answer.ok["reason"]
     rig.serves(before)
 
