@@ -1,7 +1,9 @@
-"""kdeploy.lock: what a project pins: the engine's wheels by sha256, frozen patch sets and their trees by digest."""
+"""What a project pins. kdeploy.lock: the engine's wheels by sha256, frozen patch sets and their trees by digest.
+A runtime's lock file: its packages by version."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from kdeploy.errors import ConflictError, Location, PatchSetError, ProfileError
 FILE = "kdeploy.lock"
 
 _HEAD = "# What this project pins. Engines by hand (pip download, sha256sum); the rest by `kdeploy freeze`.\n"
+
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*([A-Za-z0-9.+!_-]+)")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -117,3 +121,30 @@ def frozen(lock: Lock, digests: Mapping[str, str], trees: Mapping[str, str]) -> 
     values["patchsets"] = dict(sorted({**values["patchsets"], **digests}.items()))
     values["trees"] = dict(sorted({**values["trees"], **trees}.items()))
     return _HEAD + yaml.safe_dump(values, sort_keys=False, width=120)
+
+
+def requirements(text: str, path: str) -> Mapping[str, str]:
+    """The packages that a runtime's lock file pins: version by name, names in PEP 503's normal form.
+
+    `path` names the file in errors. Raises ProfileError at the first line that is not blank, a comment or
+    `name==version`: what another file, a range, a URL or an option brings in, the lock does not decide.
+    """
+    pins: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        wanted = re.sub(r"(^|\s)#.*", "", line).strip()
+        if not wanted:
+            continue
+        pin = _PIN.fullmatch(wanted)
+        where = Location(path, number)
+        if pin is None:
+            hint = "a lock has blank lines, comments and 'name==version', nothing else"
+            raise ProfileError(f"'{wanted}' pins nothing", where=where, hint=hint)
+        if (name := normal_name(pin[1])) in pins:
+            raise ProfileError(f"'{pin[1]}' is pinned twice", where=where, hint="keep one of the two lines")
+        pins[name] = pin[2]
+    return pins
+
+
+def normal_name(name: str) -> str:
+    """A package's name in the form in which equal names are equal (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()

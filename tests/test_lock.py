@@ -69,3 +69,27 @@ def test_a_lock_that_is_not_there_or_not_right(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="sha256") as caught:
         lock.load(tmp_path)
     assert (caught.value.where or pytest.fail()).line == 3
+
+
+def test_a_runtimes_lock() -> None:
+    text = "# why\n\nTorch == 2.13.0+cpu  # build\n  my_pkg.x==1!2.0\n\t# note\n"
+    assert lock.requirements(text, "r.txt") == {"torch": "2.13.0+cpu", "my-pkg-x": "1!2.0"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["-r other.txt", "numpy>=1", "numpy", "https://x.test/a.whl", "a @ https://x.test/a.whl", "--index-url x",
+     "a==1,<2", "a==1; python_version<'3'", "a[extra]==1", "a==*", "a==1 --hash=sha256:00", "-e .", "a==1 \\",
+     "a==1#x"],
+)  # fmt: skip
+def test_a_line_that_pins_nothing_is_refused(line: str) -> None:
+    with pytest.raises(ProfileError, match="pins nothing") as caught:
+        lock.requirements(f"# head\nok==1\n{line}\n", "r.txt")
+    assert str(caught.value.where) == "r.txt:3:1"
+    assert line.strip() in caught.value.message
+
+
+def test_a_package_pinned_twice() -> None:
+    with pytest.raises(ProfileError, match="'A_b' is pinned twice") as caught:
+        lock.requirements("a-b==1\nA_b==2\n", "r.txt")
+    assert str(caught.value.where) == "r.txt:2:1"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kdeploy import profile
+from kdeploy.api import stages
 from kdeploy.errors import ProfileError, UsageError
 
 GOOD = """\
@@ -106,6 +107,18 @@ def test_relative_paths_are_beside_the_file_they_are_written_in(tmp_path: Path) 
     assert read.args["model-path"] == str(tmp_path / "profiles/base/model")
 
 
+def test_below_an_alias_each_value_has_its_place(tmp_path: Path) -> None:
+    base = tmp_path / "profiles/base/b.yaml"
+    base.parent.mkdir(parents=True)
+    base.write_text(GOOD.replace("{venv: /opt/venv}", "&rt {lock: r.txt, with-deps: [a]}\nprove: *rt"))
+    read = profile.load(write(tmp_path, "extends: base/b.yaml\nprove: {python: '3.12'}\n"))
+    assert read.file.prove is not None
+    assert read.beside("r.txt", "prove", "lock") == base.parent / "r.txt"
+    assert str(read.where("prove", "lock")) == f"{base}:5:15"
+    assert str(read.where("prove", "with-deps", 0)) == f"{base}:5:34"
+    assert str(read.where("prove", "python")) == f"{read.path}:2:9"
+
+
 def test_extends_in_a_circle(tmp_path: Path) -> None:
     write(tmp_path, "extends: b.yaml\n", "a.yaml")
     write(tmp_path, "\nextends: a.yaml\n", "b.yaml")
@@ -146,3 +159,22 @@ def test_our_own_profiles_are_valid(project: Path, name: str) -> None:
     read = profile.load(project / f"profiles/{name}.yaml")
     assert read.file.patchsets
     assert read.prover is not None
+
+
+@pytest.mark.parametrize(
+    ("lock", "place", "message"),
+    [
+        ("torch==2.0\nnumpy>=1\n", "r.txt:2:1", "'numpy>=1' pins nothing"),
+        ("numpy==1.0\n", "p.yaml:5:1", "'with-deps' names torch, which r.txt does not pin"),
+        ("torch==2.0 # \udcff\n", "p.yaml:5:11", "it is not UTF-8 text"),
+        (None, "p.yaml:5:11", "No such file"),
+    ],
+)
+def test_a_runtimes_lock_pins_every_line(tmp_path: Path, lock: str | None, place: str, message: str) -> None:
+    read = profile.load(write(tmp_path, GOOD.replace("venv: /opt/venv", "lock: r.txt")))
+    if lock is not None:
+        (tmp_path / "profiles/r.txt").write_text(lock, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ProfileError) as caught:
+        stages.lock_text(read, read.file.runtime)
+    assert str(caught.value.where) == f"{tmp_path}/profiles/{place}"
+    assert message in caught.value.message

@@ -178,17 +178,30 @@ def local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
 
 
 def lock_text(read: Profile, runtime: Runtime) -> str | None:
-    """The text of a runtime's lock file; None when it is a virtual environment that is there."""
+    """The text of a runtime's lock file; None when it is a virtual environment that is there.
+
+    Raises ProfileError when it cannot be read, does not pin every line, or does not pin what is to bring dependencies.
+    """
     if runtime.lock is None:
         return None
     section = "prove" if runtime is read.file.prove else "runtime"
     path = read.beside(runtime.lock, section, "lock")
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as fault:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
         raise ProfileError(
-            f"the lock file {path} cannot be read: {fault.strerror}", where=read.where(section, "lock")
+            f"the lock file {path} cannot be read: {reason}", where=read.where(section, "lock")
         ) from fault
+    pins = lock.requirements(text, str(path))
+    for index, name in enumerate(runtime.with_deps):
+        if lock.normal_name(name) not in pins:
+            raise ProfileError(
+                f"'with-deps' names {name}, which {path.name} does not pin",
+                where=read.where(section, "with-deps", index),
+                hint=f"add '{name}==VERSION' to {path}, or leave it out of 'with-deps' ([] for none)",
+            )
+    return text
 
 
 def runtime_id(read: Profile, runtime: Runtime) -> str:
