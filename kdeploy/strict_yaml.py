@@ -58,8 +58,9 @@ def values(text: str, path: str, error: type[KdeployError]) -> tuple[Any, dict[L
 
 @dataclass
 class _Known:
-    """A value that aliases may repeat: `size` counts the values in it; a size of 0 means it is not complete yet."""
+    """A value that aliases may repeat, and where it stands; `size` counts the values in it, 0: not complete yet."""
 
+    loc: Loc
     value: Any = None
     size: int = 0
 
@@ -91,13 +92,13 @@ class _Reader:
         if len(loc) > MAX_DEPTH:
             raise self.error(f"nested more than {MAX_DEPTH} levels deep", where=here)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(str(event.anchor), here)
+            return self._alias(str(event.anchor), here, loc)
         assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         self._count(1, here)
         if event.tag is not None:
             hint = "leave the tag out; put text in quotes"
             raise self.error(f"tags are not used here: {event.tag}", where=here, hint=hint)
-        known = _Known()
+        known = _Known(loc)
         if event.anchor is not None:
             self.aliases[event.anchor] = known
         before = self.size
@@ -139,14 +140,24 @@ class _Reader:
             raise self.error(f"a key must be text, and {key or 'an empty one'} is not", where=here, hint=hint)
         return key
 
-    def _alias(self, name: str, here: Location) -> Any:
+    def _alias(self, name: str, here: Location, loc: Loc) -> Any:
         if name not in self.aliases:
             raise self.error(f"the alias '*{name}' is not defined above", where=here)
         known = self.aliases[name]
         if not known.size:
             raise self.error(f"the alias '*{name}' is inside of what it repeats", where=here)
         self._count(known.size, here)
+        self._mark_below(known.loc, known.value, loc)
         return known.value
+
+    def _mark_below(self, there: Loc, value: Any, loc: Loc) -> None:
+        """Mark what is below an alias at `loc` with the places it is written at, below its anchor at `there`."""
+        if len(loc) > MAX_DEPTH:
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep, aliases written out", where=self.marks[there])
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            self.marks[(*loc, key)] = self.marks[(*there, key)]
+            self._mark_below((*there, key), item, (*loc, key))
 
     def _count(self, values: int, here: Location) -> None:
         self.size += values

@@ -196,3 +196,10 @@ def test_any_text_is_read_or_refused_at_a_place(text) -> None:
         assert fault.where is not None
         assert fault.where.line >= 1
         assert fault.where.column >= 1
+
+
+def test_aliases_do_not_nest_without_end_either() -> None:
+    deep = f"name: x\na: &a {'[' * 40}{']' * 40}\nb: {'[' * 40}*a{']' * 40}\n"
+    with pytest.raises(ProfileError, match=f"nested more than {MAX_DEPTH} levels deep, aliases written out") as caught:
+        document.parse(deep, "d.yaml", ProfileError)
+    assert (caught.value.where or pytest.fail()).line == 2

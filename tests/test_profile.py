@@ -115,7 +115,7 @@ def test_below_an_alias_each_value_has_its_place(tmp_path: Path) -> None:
     assert read.file.prove is not None
     assert read.beside("r.txt", "prove", "lock") == base.parent / "r.txt"
     assert str(read.where("prove", "lock")) == f"{base}:5:15"
-    assert str(read.where("prove", "with-deps", 0)) == f"{base}:5:34"
+    assert str(read.where("prove", "with-deps", 0)) == f"{base}:5:40"
     assert str(read.where("prove", "python")) == f"{read.path}:2:9"
 
 
