@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -26,9 +28,13 @@ def runtime(call: Call) -> Dict[str, Any]:
     """Verb: make the runtime `key` with `python` from `lock`, or reuse it; gives `python`, the path of its interpreter.
 
     The pins named in `with_deps` are installed with their dependencies (torch's differ between a CPU and a CUDA build
-    and cannot all be in one lock), everything else exactly as locked. Raises `runtime` with pip's last lines.
+    and cannot all be in one lock), everything else exactly as locked. Raises `runtime` with pip's last lines, and
+    `integrity` when the key is not the one of this lock: a release's id stands for its runtime through the key.
     """
     folder, lock_text = call.layout.runtime(call.text("key")), call.text("lock")
+    right = key_of(lock_text, call.text("python"), call.texts("with_deps"))
+    if folder.name != right:
+        raise AgentError("integrity", f"the lock that was sent has the key {right}, not {folder.name}")
     found = python(folder)
     if found is not None:
         return {"python": str(found), "made": False}
@@ -44,6 +50,12 @@ def runtime(call: Call) -> Dict[str, Any]:
             found = _make(call, folder, lock_text, with_deps, lock.handle)
             return {"python": str(found), "made": True}
     return {"python": str(found), "made": False}
+
+
+def key_of(lock_text: str, python: str, with_deps: List[str]) -> str:
+    """The key of a runtime, by the operator's rule (kdeploy/release.py, `runtime_key`), which says 3.11 for python3.11."""
+    version = python[len("python") :] if python.startswith("python") else python
+    return hashlib.sha256(json.dumps([lock_text, version, with_deps]).encode()).hexdigest()[:12]
 
 
 def python(folder: Path) -> "Path | None":

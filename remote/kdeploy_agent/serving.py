@@ -45,7 +45,7 @@ def check_id(document: Dict[str, Any]) -> None:
 def read_release(layout: Layout, release: str) -> Dict[str, Any]:
     """The stored document of a release; raises `integrity` when it is not here, or not what its id says."""
     document = files.read_json(layout.release(release) / "release.json")
-    if not isinstance(document, dict) or not _KEYS <= set(document) or document["id"] != release:
+    if not isinstance(document, dict) or not set(document) >= _KEYS or document["id"] != release:
         raise AgentError("integrity", f"release {release} is not on this host, or its release.json is damaged")
     check_id(document)
     return document

@@ -9,7 +9,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from kdeploy_agent import precheck
+from kdeploy_agent import precheck, runtimes
+
+from kdeploy.release import runtime_key
 
 
 def findings(rig: Any, release: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -99,33 +101,52 @@ def wheel(folder: Path, name: str, requires: str = "") -> str:
     return f"{name}==1.0"
 
 
+def keyed(lock: str, python: str, with_deps: "list[str] | None" = None) -> dict[str, Any]:
+    """A request for a runtime, with the key that belongs to it."""
+    deps = with_deps or []
+    key = runtimes.key_of(lock, python, deps)
+    return {"key": key, "python": python, "lock": lock, "with_deps": deps}
+
+
 def test_a_runtime_is_made_once_and_left_whole(rig: Any) -> None:
     wheels = rig.layout.root / "wheels"
     wheels.mkdir(parents=True)
     wheel(wheels, "libdeep")
     lines = [wheel(wheels, "framework", "libdeep"), wheel(wheels, "engine", "never-installed")]
-    request = {"key": "k1", "python": sys.executable, "lock": "\n".join(lines) + "\n", "with_deps": ["framework"]}
+    request = keyed("\n".join(lines) + "\n", sys.executable, ["framework"])
+    key = request["key"]
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    bad = rig.agent("runtime", {**request, "lock": "framework==1.0\nabsent==1.0\n"}, **pip)
+    bad = rig.agent("runtime", keyed("framework==1.0\nabsent==1.0\n", sys.executable, ["framework"]), **pip)
     assert bad.error["kind"] == "runtime" and "absent" in bad.error["message"]
     assert rig.agent("facts").ok["runtimes"] == []
-    (rig.layout.runtime("k1") / "leftover").write_text("of the attempt that failed")
+    rig.layout.runtime(key).mkdir()
+    (rig.layout.runtime(key) / "leftover").write_text("of the attempt that failed")
     made = rig.agent("runtime", request, **pip)
     assert made.ok["made"] and Path(made.ok["python"]).exists()
     assert "2 packages" in made.events[0]["text"] and len(made.events) > 3
-    site = next((rig.layout.runtime("k1") / "lib").glob("python*/site-packages"))
+    site = next((rig.layout.runtime(key) / "lib").glob("python*/site-packages"))
     assert {"framework.py", "libdeep.py", "engine.py"} <= {path.name for path in site.iterdir()}
-    assert not (rig.layout.runtime("k1") / "leftover").exists()
-    assert rig.agent("facts").ok["runtimes"] == ["k1"]
+    assert not (rig.layout.runtime(key) / "leftover").exists()
+    assert rig.agent("facts").ok["runtimes"] == [key]
     again = rig.agent("runtime", request)
     assert again.ok == {"python": made.ok["python"], "made": False} and again.events == []
 
 
 def test_a_runtime_without_its_python(rig: Any) -> None:
-    error = rig.agent("runtime", {"key": "k", "python": "/no/python", "lock": "a==1\n", "with_deps": []}).error
+    error = rig.agent("runtime", keyed("a==1\n", "/no/python")).error
     assert error["kind"] == "runtime" and "/no/python" in error["message"]
-    error = rig.agent("runtime", {"key": "k", "python": "python3", "lock": "a==1\n", "with_deps": ["b"]}).error
+    error = rig.agent("runtime", keyed("a==1\n", "python3", ["b"])).error
     assert error["kind"] == "usage"
+
+
+def test_the_key_of_a_runtime_is_the_one_of_its_lock(rig: Any) -> None:
+    """As kdeploy counts it; a runtime under the key of another lock would be served by every release that names it."""
+    request = {"python": "python3.11", "lock": "a==1\n", "with_deps": ["a"]}
+    key = runtime_key("a==1\n", "3.11", ["a"])
+    assert runtimes.key_of("a==1\n", "python3.11", ["a"]) == key
+    error = rig.agent("runtime", {**request, "key": key, "lock": "a==2\n"}).error
+    assert error["kind"] == "integrity" and key in error["message"]
+    assert not rig.layout.runtime(key).exists()
 
 
 def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
