@@ -11,16 +11,21 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import files, locking, store
+from kdeploy_agent import client, files, locking, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call
 from kdeploy_agent.units import Units
 
+_ANSWERS_WITHIN_S = 2.0
+
 
 def facts(call: Call) -> Dict[str, Any]:
-    """Verb: the host, its disk and runtimes, and the state of the service. `rehash` (a tree) checks its files too."""
+    """Verb: the host, its disk and runtimes, and the state of the service.
+
+    `rehash` (a tree) checks its files too, and whether what serves answers.
+    """
     layout = call.layout
     space = files.free_space(layout.root)
     return {
@@ -72,6 +77,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
     units = Units(layout)
     held = locking.holder(layout.lock)
     last = Journal(layout.journal).last()
+    server = units.status("server")
     return {
         "current": layout.live(),
         "known_good": layout.good(),
@@ -83,7 +89,26 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "lock": held,
         "units": {name: dataclasses.asdict(units.status(name)) for name in ("server", "front")},
         "rehash": _rehash(layout, rehash) if rehash and layout.tree(rehash).is_dir() else None,
+        "answers": _answers(layout, server.release) if rehash and server.alive else None,
     }
+
+
+def _answers(layout: Layout, release: str) -> Dict[str, Any]:
+    """Whether the running server answers, and the front that should let clients in; null where there is none."""
+    try:
+        document = serving.read_release(layout, release)
+    except AgentError as fault:
+        return {"server": {"ok": False, "detail": fault.message}, "front": None}
+    fronted = document["launch"]["front"]["kind"] != "none"
+    return {
+        "server": _ask(serving.server_url(document), "/model_info"),  # /health takes 1 s: it generates a token
+        "front": _ask(serving.public_url(document), "/v1/models") if fronted else None,
+    }
+
+
+def _ask(url: str, path: str) -> Dict[str, Any]:
+    reply = client.request(url, path, _ANSWERS_WITHIN_S)
+    return {"ok": reply.error is None, "detail": f"{path} at {url}: {reply.error or 'answered'}"}
 
 
 def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:

@@ -53,7 +53,7 @@ def runtime(call: Call) -> Dict[str, Any]:
 
 
 def key_of(lock_text: str, python: str, with_deps: List[str]) -> str:
-    """The key of a runtime, by the operator's rule (kdeploy/release.py, `runtime_key`), which says 3.11 for python3.11."""
+    """The key of a runtime, by the operator's rule (kdeploy/release.py, `runtime_key`): 3.11 stands for python3.11."""
     version = python[len("python") :] if python.startswith("python") else python
     return hashlib.sha256(json.dumps([lock_text, version, with_deps]).encode()).hexdigest()[:12]
 

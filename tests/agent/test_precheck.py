@@ -101,7 +101,7 @@ def wheel(folder: Path, name: str, requires: str = "") -> str:
     return f"{name}==1.0"
 
 
-def keyed(lock: str, python: str, with_deps: "list[str] | None" = None) -> dict[str, Any]:
+def keyed(lock: str, python: str, with_deps: list[str] | None = None) -> dict[str, Any]:
     """A request for a runtime, with the key that belongs to it."""
     deps = with_deps or []
     key = runtimes.key_of(lock, python, deps)
