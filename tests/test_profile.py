@@ -38,7 +38,22 @@ FAULTS = [
     ("private-port: 1002", "private-port: 1001", "6:1", "must differ", None),
     ("  metrics-port: 1003\n", "", "6:1", "needs a 'metrics-port'", None),
     ("model-path: ./model, ", "", "6:1", "'args.model-path' is required", None),
-    ("tp-size: 2", "tp_size: 2", "6:1", "write 'tp-size'", None),
+    ("tp-size: 2", "tp_size: 2", "10:31", "write 'tp-size'", None),
+    ("tp-size: 2", "--tp-size: 2", "10:31", "write 'tp-size'", None),
+    ("tp-size: 2", "'host=::': true", "10:31", "cannot be the name of a flag", None),
+    ("tp-size: 2", "'': true", "10:31", "cannot be the name of a flag", None),
+    ("tp-size: 2", 'x: "a\\0b"', "10:31", "a NUL character cannot be passed", None),
+    ("tp-size: 2", 'x: [a, "a\\0b"]', "10:31", "a NUL character cannot be passed", None),
+    ("port: 1001", 'env: {A: "a\\0b"}\n  port: 1001', "7:9", "a NUL character cannot be passed", None),
+    ("port: 1001", "env: {A=B: x}\n  port: 1001", "7:9", "name of an environment variable", None),
+    ("port: 1001", "env: {'': x}\n  port: 1001", "7:9", "name of an environment variable", None),
+    ("port: 1001", 'env: {"A\\0": x}\n  port: 1001', "7:9", "name of an environment variable", None),
+    ("port: 1001", "host: not a host; rm\n  port: 1001", "7:3", "neither an IP address nor a host name", None),
+    ("port: 1001", "host: ''\n  port: 1001", "7:3", "neither an IP address nor a host name", None),
+    ("port: 1001", "host: 0.0.0.256\n  port: 1001", "7:3", "neither an IP address nor a host name", None),
+    ("port: 1001", "host: -x.y\n  port: 1001", "7:3", "neither an IP address nor a host name", None),
+    ("service: test", "service: agent", "1:1", "'agent' is a folder of kdeploy's own", None),
+    ("service: test", "service: runtimes", "1:1", "'runtimes' is a folder of kdeploy's own", None),
     ("patchsets: []", "patchsets: [cpu]", "1:1", "needs its version: NAME/VERSION", None),
     ("tp-size: 2", "port: 2", "6:1", "'args.port' is set by kdeploy", None),
     ("venv: /opt/venv", "venv: opt/venv", "5:1", "must be an absolute path", None),
@@ -147,6 +162,20 @@ def test_host_is_either_local_or_reached_by_ssh(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD, hosts="hosts: {here: {}}\n")
     with pytest.raises(ProfileError, match="either 'local: true' or 'ssh"):
         profile.load(path)
+
+
+@pytest.mark.parametrize("root", ["kd", "~/kd", "/opt/../etc", ""])
+def test_the_root_on_a_host_is_absolute(tmp_path: Path, root: str) -> None:
+    path = write(tmp_path, GOOD, hosts=f"hosts:\n  here:\n    local: true\n    root: '{root}'\n")
+    with pytest.raises(ProfileError, match="must be an absolute path without") as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path.parent}/hosts.yaml:4:5"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "'::'", "fe80::1", "localhost", "gpu-1.example.com", "10x", "1.2.x"])
+def test_hosts_that_are_fine(tmp_path: Path, host: str) -> None:
+    text = GOOD.replace("port: 1001", f"host: {host}\n  port: 1001", 1)
+    assert profile.load(write(tmp_path, text)).file.serve.host == host.strip("'")
 
 
 def test_outside_a_project(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from kdeploy.document import Model
 
@@ -14,6 +15,42 @@ NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int | float, Field(gt=0, le=86_400)]
 Scalar = str | int | float | bool | None
+
+RESERVED = ("agent", "runtimes")
+"""Folders beside the services' own on a host: no service can be called so."""
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # a last part of digits alone would be half an address
+
+T = TypeVar("T")
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"{name!r} cannot be the name of an environment variable: letters, digits and _")
+    return name
+
+
+def _flag(name: str) -> str:
+    right = name.lstrip("-").replace("_", "-")
+    if name != right:
+        raise ValueError(f"this is not how SGLang spells a flag: write '{right}'")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
+        raise ValueError(f"{name!r} cannot be the name of a flag")
+    return name
+
+
+def _without_nul(value: T) -> T:
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+        raise ValueError("a NUL character cannot be passed to a program")
+    return value
+
+
+Flag = Annotated[str, AfterValidator(_flag)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Argument = Annotated[Scalar | list[str | int | float], AfterValidator(_without_nul)]
+Value = Annotated[str, AfterValidator(_without_nul)]
 
 
 class Runtime(Model):
@@ -45,10 +82,20 @@ class Serve(Model):
     private_port: Port = Field(description="loopback port of the server itself")
     front: Literal["router", "none"] = Field(default="router", description="what owns the public port")
     metrics_port: Port | None = Field(default=None, description="loopback port of the router's metrics")
-    args: dict[str, Scalar | list[str | int | float]] = Field(
+    args: dict[Flag, Argument] = Field(
         description="SGLang's own flags without the leading dashes; true is a bare flag, false or null leaves it out"
     )
-    env: dict[str, str] = Field(default={}, description="environment of the server")
+    env: dict[Variable, Value] = Field(default={}, description="environment of the server")
+
+    @field_validator("host")
+    @classmethod
+    def _address(cls, host: str) -> str:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            if len(host) > 253 or not _HOST_NAME.fullmatch(host):
+                raise ValueError(f"{host!r} is neither an IP address nor a host name") from None
+        return host
 
     @model_validator(mode="after")
     def _distinct(self) -> Serve:
@@ -60,10 +107,6 @@ class Serve(Model):
         for taken in ("host", "port"):
             if taken in self.args:
                 raise ValueError(f"'args.{taken}' is set by kdeploy: use 'serve.{taken}' and 'serve.private-port'")
-        for key in self.args:
-            if key.startswith("-") or "_" in key:
-                right = key.lstrip("-").replace("_", "-")
-                raise ValueError(f"'args.{key}' is not how SGLang spells a flag: write '{right}'")
         if "model-path" not in self.args:
             raise ValueError("'args.model-path' is required")
         return self
@@ -108,6 +151,13 @@ class ProfileFile(Model):
     serve: Serve
     gate: Gate = Gate()
 
+    @field_validator("service")
+    @classmethod
+    def _free(cls, service: str) -> str:
+        if service in RESERVED:
+            raise ValueError(f"'{service}' is a folder of kdeploy's own on every host: choose another name")
+        return service
+
     @model_validator(mode="after")
     def _whole_names(self) -> ProfileFile:
         for ref in self.patchsets:
@@ -130,6 +180,13 @@ class HostEntry(Model):
     local: bool = Field(default=False, description="this machine")
     ssh: SSH | None = None
     root: str | None = Field(default=None, description="kdeploy's folder there; /opt/kdeploy, or in the home folder")
+
+    @field_validator("root")
+    @classmethod
+    def _absolute(cls, root: str | None) -> str | None:
+        if root is not None and (not root.startswith("/") or ".." in root.split("/") or "\0" in root):
+            raise ValueError(f"must be an absolute path without '..', not {root!r}")
+        return root
 
     @model_validator(mode="after")
     def _one_way(self) -> HostEntry:
