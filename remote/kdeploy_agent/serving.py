@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -87,7 +88,9 @@ def server(layout: Layout, release: Dict[str, Any]) -> Spec:
     """The unit of the release's server."""
     launch = release["launch"]
     argv = (str(python_of(layout, release)), "-m", launch["module"], *launch["args"])
-    return _spec(layout, release, "server", argv, (launch["port"],), float(launch.get("grace_s", _SERVER_GRACE_S)))
+    grace_s = float(launch.get("grace_s", _SERVER_GRACE_S))
+    spec = _spec(layout, release, "server", argv, (launch["port"],), grace_s)
+    return dataclasses.replace(spec, tree=str(layout.tree(release["tree"])), manifest=release["manifest"])
 
 
 def front(layout: Layout, release: Dict[str, Any]) -> Optional[Spec]:

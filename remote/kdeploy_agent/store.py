@@ -183,6 +183,7 @@ def _place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int,
     files.wipe(drifted)
     if tree.exists():
         tree.replace(drifted)
+    files.wipe(layout.cache(tree.name))  # what was compiled from an edited file could serve on
     partial.replace(tree)
     files.sync_folder(tree.parent)
     files.wipe(drifted)

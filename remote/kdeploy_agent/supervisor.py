@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import List, Optional
 
-from kdeploy_agent import files, processes
+from kdeploy_agent import files, processes, store
+from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import MARK, Spec, Units, banner
 
@@ -118,6 +119,11 @@ class _Supervisor:
         recent = [at for at in self.starts[1:] if at > time.time() - WINDOW_S]
         if len(recent) >= RESTARTS:
             return f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
+        try:
+            if self.spec.tree:
+                store.verify(Path(self.spec.tree), self.spec.manifest)
+        except AgentError as fault:  # it was proven with other files than those it would start with now
+            return f"{ended}; not restarted: {fault.message}"
         return None
 
     def say(self, note: str) -> None:

@@ -24,7 +24,10 @@ _STARTS_WITHIN_S = 30.0
 
 @dataclass(frozen=True)
 class Spec:
-    """How to run a unit. `scratch` is emptied before each start; `ports` must be free once it has stopped."""
+    """How to run a unit. `scratch` is emptied before each start; `ports` must be free once it has stopped.
+
+    A unit that runs the code of a `tree` names it, with its `manifest`: it is not restarted from other files.
+    """
 
     name: str
     release: str
@@ -34,6 +37,8 @@ class Spec:
     scratch: str
     ports: Tuple[int, ...]
     grace_s: float
+    tree: str = ""
+    manifest: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Optional["Spec"]:

@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any
 
+from .test_units import wait
+
 
 def test_facts_say_whether_what_runs_answers(rig: Any) -> None:
     assert rig.facts(rehash="0" * 40)["answers"] is None
@@ -26,3 +28,34 @@ def test_facts_say_whether_what_runs_answers(rig: Any) -> None:
 def test_a_service_without_a_front_has_no_answer_of_one(rig: Any) -> None:
     release = rig.apply("one", "none")
     assert rig.facts(rehash=release["tree"])["answers"]["front"] is None
+
+
+def edit(rig: Any, release: dict[str, Any]) -> None:
+    """Change a file of a placed tree, as somebody with an editor and too many rights does."""
+    module = rig.layout.tree(release["tree"]) / "sglang" / "patched.py"
+    module.parent.chmod(0o755)
+    module.chmod(0o644)
+    module.write_text("PATCH = 'edited'\n")
+
+
+def test_an_edited_tree_is_not_restarted(rig: Any) -> None:
+    release = rig.apply("one")
+    pid = rig.facts()["units"]["server"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: rig.units.status("server").alive and rig.units.status("server").pid != pid)  # while all is well
+    edit(rig, release)
+    os.kill(rig.units.status("server").pid, signal.SIGKILL)
+    wait(lambda: "not restarted" in rig.units.status("server").note)
+    assert "sglang/patched.py: differs" in rig.units.status("server").note
+    assert not rig.units.status("server").alive
+
+
+def test_what_an_edited_tree_compiled_goes_with_it(rig: Any) -> None:
+    release = rig.apply("one")
+    edit(rig, release)
+    stale = rig.layout.cache(release["tree"]) / "pycache" / "patched.pyc"
+    stale.parent.mkdir(parents=True, exist_ok=True)
+    stale.write_bytes(b"of the edited file")
+    assert rig.receive("one").ok
+    assert not stale.exists()
+    assert rig.facts(rehash=release["tree"])["rehash"]["ok"]
