@@ -58,7 +58,7 @@ class Call:
 
 def say(answer: Dict[str, Any]) -> None:
     """Write one JSON line to stdout and flush it."""
-    sys.stdout.write(json.dumps(answer, sort_keys=True) + "\n")
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
