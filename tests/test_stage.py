@@ -119,6 +119,30 @@ def test_the_users_git_settings_change_no_byte(tmp_path: Path, small: Path, monk
     assert b"\r" not in (staged.folder / "sglang/a.py").read_bytes()
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"GIT_DEFAULT_HASH": "sha256"},
+        {"GIT_DEFAULT_REF_FORMAT": "reftable"},
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.autocrlf", "GIT_CONFIG_VALUE_0": "true"},
+    ],
+)
+def test_no_git_variable_changes_an_id(
+    small: Path, home: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    first = stage(small, making.patch_set(small, "half", EDIT)).stage.tree
+    shutil.rmtree(home / "cache")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    again = stage(small, "half/1.0.0")
+    assert again.stage.tree == first
+    assert len(again.stage.tree.commit) == 40
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    assert again.folder is not None
+    assert git(again.folder, "config", "--get", "core.repositoryformatversion").strip() == "0"
+
+
 def test_bytes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     (home / "cache/bases").unlink()
     odd = {

@@ -31,9 +31,8 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C.UTF-8",
 }
-# What a surrounding git (a hook, an alias) leaves in the environment would point our commands at its repository.
-_FOREIGN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-            "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CEILING_DIRECTORIES")  # fmt: skip
+# Said outright: git's own default may be another one on the next machine, and every id with it.
+_FORMAT = "--object-format=sha1"
 
 
 class Store:
@@ -41,8 +40,7 @@ class Store:
 
     def __init__(self) -> None:
         self.path = places.cache() / "store.git"
-        for name in _FOREIGN:
-            os.environ.pop(name, None)
+        _forget_git_variables()
         if not (self.path / "HEAD").exists():
             self._create()
         self._repo = git.Repo(self.path)
@@ -53,7 +51,7 @@ class Store:
         made = Path(tempfile.mkdtemp(dir=self.path.parent, prefix=".store-"))
         command = git.Git(made)
         command.update_environment(**_ENVIRONMENT)
-        command.init("--quiet", "--bare", "--template=", "--initial-branch=main", str(made))
+        command.init("--quiet", "--bare", "--template=", "--initial-branch=main", _FORMAT, str(made))
         _write_attributes(made)
         shutil.rmtree(self.path, ignore_errors=True)  # a husk without HEAD
         try:
@@ -121,7 +119,7 @@ class Store:
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".checkout-"))
         command = git.Git(made)
         command.update_environment(**_ENVIRONMENT)
-        command.init("--quiet", "--template=", "--initial-branch=stage", str(made))
+        command.init("--quiet", "--template=", "--initial-branch=stage", _FORMAT, str(made))
         _write_attributes(made / ".git")
         alternates = made / ".git/objects/info/alternates"
         alternates.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +144,12 @@ def locked() -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _forget_git_variables() -> None:
+    """Drop what a surrounding git (a hook, an alias) or a user put there: it would point our git at other places."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        del os.environ[name]
 
 
 def _write_attributes(git_dir: Path) -> None:
