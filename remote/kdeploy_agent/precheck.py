@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-from kdeploy_agent import files, processes, serving
+from kdeploy_agent import files, processes, runtimes, serving
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call
@@ -77,20 +77,23 @@ def check_model(what: str, path: str) -> Finding:
 def _inside_once(layout: Layout, release: Dict[str, Any], tree: Path) -> Iterator[Finding]:
     """The findings of `_inside`, remembered when all is well: the import takes 4 s.
 
-    A release's id covers its tree, its arguments and the lock of a runtime we made; so the same question has the same
-    answer, and PREPARED compares the tree's files again. A virtual environment of somebody else's may have changed.
+    A release's id covers its tree and its arguments, and PREPARED compares the tree's files again; what is installed
+    in a runtime that we made is compared here. A virtual environment of somebody else's is always asked.
     """
-    known = layout.cache(release["tree"]) / "precheck" / f"{release['id']}.json"
-    ours = "key" in release["launch"]["runtime"] and serving.python_of(layout, release).exists()
-    findings: List[Finding] = (files.read_json(known) if ours else None) or []
-    if findings:
-        yield from findings
+    known = layout.cache(release["tree"]) / "precheck" / f"{serving.release_id(release)}.json"
+    python = serving.python_of(layout, release)
+    ours = "key" in release["launch"]["runtime"] and python.exists()
+    installed = runtimes.fingerprint(python.parent.parent) if ours else ""
+    memo = (files.read_json(known) if ours else None) or {}
+    if isinstance(memo, dict) and memo.get("runtime") == installed and memo.get("findings"):
+        yield from memo["findings"]
         return
+    findings: List[Finding] = []
     for finding in _inside(layout, release, tree):
         findings.append(finding)
         yield finding
     if ours and all(finding["ok"] for finding in findings):
-        files.write(known, files.canonical(findings))
+        files.write(known, files.canonical({"runtime": installed, "findings": findings}))
 
 
 def _inside(layout: Layout, release: Dict[str, Any], tree: Path) -> Iterator[Finding]:

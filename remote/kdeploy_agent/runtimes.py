@@ -64,6 +64,28 @@ def python(folder: Path) -> "Path | None":
     return found if (folder / ".complete").is_file() and found.exists() else None
 
 
+def fingerprint(folder: Path) -> str:
+    """What tells the packages of a runtime from those of another time: names, sizes and times, not contents.
+
+    Bytecode is left out: servers have theirs elsewhere (serving.environment), whoever else imports writes it here.
+    """
+    digest = hashlib.sha256()
+    for site in sorted(folder.glob("lib/python*/site-packages")):
+        waiting = [str(site)]
+        while waiting:
+            with os.scandir(waiting.pop()) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name != "__pycache__":
+                        waiting.append(entry.path)
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                name = entry.path[len(str(site)) :]
+                digest.update(os.fsencode(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n"))
+    return digest.hexdigest()
+
+
 def _make(call: Call, folder: Path, lock_text: str, with_deps: List[str], handle: int) -> Path:
     pins = [match.group(0) for match in map(_PIN.match, lock_text.splitlines()) if match]
     space = files.free_space(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 import zipfile
@@ -155,7 +156,8 @@ def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
     assert rig.receive("one").ok
     runtime = rig.layout.runtime("abc")
     runtime.parent.mkdir(parents=True, exist_ok=True)
-    runtime.symlink_to(rig.venv)
+    shutil.copytree(rig.venv, runtime, symlinks=True)
+    (site,) = runtime.glob("lib/python*/site-packages")
     for source, known in (({"venv": str(rig.venv)}, False), ({"key": "abc"}, True)):
         release["launch"]["runtime"] = source
         first = rig.agent("precheck", {"release": release}).ok["findings"]
@@ -165,6 +167,9 @@ def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
     remembered[0].write_text(remembered[0].read_text().replace("runs", "RUNS"))
     again = rig.agent("precheck", {"release": release}).ok["findings"]
     assert any("RUNS" in finding["detail"] for finding in again)
+    (site / "newly_installed.py").write_text("")
+    again = rig.agent("precheck", {"release": release}).ok["findings"]
+    assert not any("RUNS" in finding["detail"] for finding in again)
     broken = {**release, "id": "other", "launch": {**release["launch"], "args": ["--no-such-flag"]}}
     assert not all(finding["ok"] for finding in rig.agent("precheck", {"release": broken}).ok["findings"])
     assert not (remembered[0].parent / "other.json").exists()
