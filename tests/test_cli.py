@@ -172,6 +172,30 @@ def test_errors_by_kind(small: Small, arguments: list[str], code: ExitCode, mess
     assert message in small.run(*arguments, code=code).stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_proof_does_not_outlive_us(small: Small, tmp_path: Path, number: int) -> None:
+    waits = "import os, pathlib, time\npathlib.Path(os.environ['SEEN'], str(os.getpid())).touch()\ntime.sleep(60)\n"
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    profile = small.with_proof("slow", waits, env={"SEEN": str(seen)})
+    with subprocess.Popen(
+        [sys.executable, "-m", "kdeploy", "prove", profile], cwd=small.folder, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    ) as child:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while len(list(seen.iterdir())) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        child.send_signal(number)
+        child.wait(timeout=10)
+    proofs = [Path("/proc", item.name, "cmdline") for item in seen.iterdir()]
+    deadline = time.monotonic() + 2
+    while any(proof.exists() and b"check.py" in proof.read_bytes() for proof in proofs):
+        assert time.monotonic() < deadline, "a proof is still there"
+        time.sleep(0.05)
+
+
 def test_an_unknown_patch_set_in_a_profile_has_its_place(small: Small) -> None:
     making.patch_set(small.folder, "half", EDIT)
     making.profile(small.folder, "p", "base.yaml", ["half/1.0.0", "halff/1.0.0"])
