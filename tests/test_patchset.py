@@ -390,3 +390,41 @@ def test_nothing_used_escapes_the_digest(tmp_path: Path, file: str, old: str, ne
     with pytest.raises(PatchSetError, match="__pycache__, which the set's digest leaves out") as caught:
         patchset.load(folder)
     assert (caught.value.where or pytest.fail()).path == str(folder / file)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("sglang/\\u2028.py", "cannot be shown"),
+        ("sglang/\\x7f.py", "cannot be shown"),
+        ("manifest.sha256", "kdeploy's own"),
+        ("manifest.sha256/x", "kdeploy's own"),
+        ("x" * 241, "is too long"),
+        ("\u00e4" * 121, "is too long"),
+        ("/".join(["d"] * 600), "is too long"),
+    ],
+)
+def test_a_path_no_tree_can_have(tmp_path: Path, path: str, message: str) -> None:
+    text = SECOND.replace("sglang/new.py", f'"{path}"')
+    folder = write(tmp_path, good(**{"patches/second.yaml": text}))
+    with pytest.raises(PatchSetError, match=message) as caught:
+        patchset.load(folder)
+    assert str(caught.value.where) == f"{folder}/patches/second.yaml:12:5"
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize("name", [r"\377", r"\303(", r"\355\240\200", r"a\nb", r"\033[2J"])
+def test_an_escaped_name_that_is_no_text(tmp_path: Path, name: str) -> None:
+    diff = f'--- /dev/null\n+++ "b/sglang/{name}.py"\n@@ -0,0 +1 @@\n+x = 1\n'
+    folder = write(tmp_path, good(**{"files/some.diff": diff}))
+    with pytest.raises(PatchSetError, match="cannot be shown or is not UTF-8") as caught:
+        patchset.load(folder)
+    assert str(caught.value.where) == f"{folder}/files/some.diff:1:1"
+    assert caught.value.message.isprintable()
+    assert caught.value.message.isascii()
+
+
+def test_an_escaped_name_that_is_text(tmp_path: Path) -> None:
+    diff = '--- /dev/null\n+++ "b/sglang/na\\303\\257ve.py"\n@@ -0,0 +1 @@\n+x = 1\n'
+    loaded = patchset.load(write(tmp_path, good(**{"files/some.diff": diff})))
+    assert loaded.patches[1].edits[-1].file == "sglang/na\u00efve.py"

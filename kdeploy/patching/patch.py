@@ -15,6 +15,13 @@ from kdeploy.patching.anchors import Anchor
 from kdeploy.patching.edits import AddFile, DeleteFile, Edit, InsertAfter, InsertBefore, RenameFile, Replace
 from kdeploy.patching.manifest import ACTIONS, ANCHORED, EditFile, PatchFile, RetireWhenFile
 
+MANIFEST = "manifest.sha256"
+"""The file at the top of every staged tree that lists the sha256 of all others."""
+MAX_NAME = 240
+"""Bytes of a file's name; file systems have 255, and a file in the making has some more in its name."""
+MAX_PATH = 1024
+"""Bytes of a path in the tree; Linux has 4096 for the tree's folder and it together."""
+
 
 @dataclass(frozen=True)
 class RetireWhen:
@@ -94,10 +101,15 @@ def tree_path(path: str, where: Location) -> str:
         problem = "is not written plainly (empty parts, or '.')"
     elif ".git" in (part.lower() for part in parts):
         problem = "is inside git's own folder"
-    elif "\\" in path or any(ord(char) < 32 for char in path):
-        problem = "has a backslash or a control character"
+    elif "\\" in path or not path.isprintable():
+        problem = "has a backslash, or a character that cannot be shown or is not UTF-8"
+    elif parts[0] == MANIFEST:
+        problem = "is kdeploy's own: the list of every file's sha256"
+    elif any(len(part.encode()) > MAX_NAME for part in parts) or len(path.encode()) > MAX_PATH:
+        problem = f"is too long: a name has up to {MAX_NAME} bytes, a path up to {MAX_PATH}"
     if problem:
-        raise PatchSetError(f"the path '{path}' {problem}", where=where, hint="write it as in the wheel: sglang/x.py")
+        shown = ascii(path) if not path.isprintable() else f"'{path}'"
+        raise PatchSetError(f"the path {shown} {problem}", where=where, hint="write it as in the wheel: sglang/x.py")
     return path
 
 

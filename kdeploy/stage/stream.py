@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kdeploy.patching.patch import MANIFEST as MANIFEST
+
 # Pinned author, committer and dates give the same commit ids everywhere. The date is that of SGLang 0.5.11's era: it
 # means nothing but must never change.
 IDENTITY = "kdeploy <kdeploy@localhost> 1767225600 +0000"
 
-MANIFEST = "manifest.sha256"
 VERSION_FILE = "sglang/_version.py"
 
 
