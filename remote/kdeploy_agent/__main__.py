@@ -1,7 +1,8 @@
 """The agent's door: `VERB` with one JSON request on stdin, JSON lines out, one place where errors end.
 
-Two more commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
-`guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed.
+Three more commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
+`guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed, and
+`heal ROOT SERVICE BY LOCK-FD` heals when the guardian was killed as well.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def _run(words: List[str]) -> int:
         return supervisor.supervise(Layout(Path(words[1]), words[2]), words[3])
     if len(words) == 5 and words[0] == "guard":
         return runner.guard(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
+    if len(words) == 5 and words[0] == "heal":
+        return runner.healer(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
     try:
         if len(words) != 1 or words[0] not in VERBS:
             raise AgentError("usage", f"unknown verb {' '.join(words)!r}", f"verbs: {', '.join(sorted(VERBS))}")

@@ -19,6 +19,8 @@ from kdeploy_agent.switch import Switch
 from kdeploy_agent.transaction import Order
 from kdeploy_agent.units import Units, tail
 
+_HEALERS = 2  # that one watcher starts: a third would end like the two before
+
 
 def begin(call: Call) -> Dict[str, Any]:
     """Verb: start a transaction, or watch one that has begun; returns at PROBED with the transcript, or at its end."""
@@ -52,17 +54,22 @@ def decide(call: Call) -> Dict[str, Any]:
 
 
 def recover(call: Call) -> Dict[str, Any]:
-    """Verb: heal a transaction whose processes are gone; gives where the last transaction stands."""
-    healed = runner.heal_if_abandoned(call.layout, str(call.request.get("by") or "recover"))
-    last = healed or Journal(call.layout.journal).last()
-    return {"healed": healed is not None, **(_told(last) if last else {"state": None})}
+    """Verb: have a transaction healed whose processes are gone, and watch; gives where the last transaction stands."""
+    healing = runner.launch_healer(call.layout, str(call.request.get("by") or "recover"))
+    if healing is not None:
+        return {"healed": True, **_watch(call, healing, lambda _: False)}
+    last = Journal(call.layout.journal).last()
+    return {"healed": False, **(_told(last) if last else {"state": None})}
 
 
 def stop(call: Call) -> Dict[str, Any]:
-    """Verb: stop front and server; the links stay, so that the next begin knows what was live."""
+    """Verb: stop front and server; the links stay, so that the next begin knows what was live.
+
+    A transaction that was cut off is ended first; nothing is started for that.
+    """
     by = call.text("by")
     with locking.take(call.layout.lock, by, "stop"):
-        runner.heal(call.layout)
+        runner.end_stopped(call.layout)
         journal = Journal(call.layout.journal)
         journal.append(verb="stop", by=by, phase="intent")
         Switch(call.layout, Units(call.layout), lambda text: call.emit("note", text=text)).close()
@@ -115,9 +122,6 @@ def _launch(call: Call, order: Order) -> None:
     layout = call.layout
     lock = locking.take(layout.lock, order.by, order.goal, order.txn)
     try:
-        healed = runner.heal(layout)
-        if healed:
-            call.emit("note", text=f"transaction {healed.txn} of {healed.by} was cut off; it is {healed.state} now")
         if order.goal == "rollback" and order.release["id"] not in Journal(layout.journal).confirmed():
             raise AgentError(
                 "no-known-good",
@@ -131,10 +135,10 @@ def _launch(call: Call, order: Order) -> None:
 
 
 def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[str, Any]:
-    """Stream a transaction's states and notes until `enough`, or its end; heals it when its processes are gone."""
+    """Stream a transaction's states and notes until `enough`, or its end; has it healed when its processes are gone."""
     layout = call.layout
     states, notes = Follow(layout.journal), Follow(layout.transaction(txn) / "notes.jsonl")
-    alone = 0
+    alone = healers = 0
     while True:
         at = _find(layout, txn)  # looked up first: whoever sees the end has been told every line up to it
         for raw in notes.lines():
@@ -151,14 +155,12 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
             return _told(at, layout)
         alone = alone + 1 if locking.holder(layout.lock) is None else 0
         if alone >= 3:
-            if at is None:
-                raise AgentError(
-                    "fault",
-                    f"transaction {txn} ended before it began",
-                    "see 'logs' of unit runner; nothing was stopped",
-                )
-            runner.heal_if_abandoned(layout, "the watching operator")
-            alone = 0
+            healers, alone = healers + 1, 0
+            if at is None or healers > _HEALERS:
+                said = " | ".join(tail(layout.transaction(txn) / "runner.log", 3))
+                what = "ended before it began; nothing was stopped" if at is None else "could not be healed"
+                raise AgentError("fault", f"transaction {txn} {what}: {said}", "see 'logs' of unit runner")
+            runner.launch_healer(layout, "the watching operator")
         time.sleep(0.1)
 
 

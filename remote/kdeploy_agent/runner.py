@@ -1,7 +1,8 @@
 """Who carries a transaction out: a runner, and its parent the guardian, which heals the host when the runner is killed.
 
 Both hold the service's lock (the guardian hands its handle down by fork), so nobody comes between the death of one and
-the healing by the other. When both are dead the kernel frees the lock, and the next command heals.
+the healing by the other. When both are dead the kernel frees the lock, and the next command starts a healer, detached
+like them: the connection that asked for it may be cut as well.
 """
 
 from __future__ import annotations
@@ -29,16 +30,20 @@ def launch(layout: Layout, order: Order, lock: Lock) -> None:
 
 
 def guard(layout: Layout, txn: str, handle: int) -> int:
-    """Fork the runner, outlive it, heal what it left; gives the guardian's exit status."""
+    """Heal what an earlier one left, fork the runner, outlive it, heal again; gives the guardian's exit status."""
     os.set_inheritable(handle, False)  # the servers that are started from here must not keep the lock
     order = Order.read(layout, txn)
     Lock(layout.lock, handle).name(order.by, order.goal, txn)
     sys.stdout.flush()
     if "KDEPLOY_CRASH_GUARDIAN" in os.environ:
         os.environ["KDEPLOY_CRASH_GUARDIAN"] = str(os.getpid())
-    if os.fork() == 0:
+    healed = heal(layout)
+    if healed:
+        Run(layout, order).note(f"transaction {healed.txn} of {healed.by} was cut off; it is {healed.state} now")
+    child = os.fork()
+    if child == 0:
         os._exit(_run(layout, order))
-    os.wait()
+    os.waitpid(child, 0)  # no other: supervisors that healing started are our children too
     for name in [name for name in os.environ if name.startswith("KDEPLOY_CRASH_")]:
         del os.environ[name]  # the test hook is for the runner
     heal(layout)
@@ -59,17 +64,37 @@ def heal(layout: Layout) -> Optional[Transaction]:
     return journal.transactions()[last.txn]
 
 
-def heal_if_abandoned(layout: Layout, by: str) -> Optional[Transaction]:
-    """Heal, unless somebody holds the lock and so cares already; gives what was healed."""
+def launch_healer(layout: Layout, by: str) -> Optional[str]:
+    """Start a detached healer of the last transaction, unless somebody holds the lock and so cares already.
+
+    Gives the transaction; None when there was nothing to start.
+    """
     last = Journal(layout.journal).last()
-    if last is None or last.finished:
+    lock = None if last is None or last.finished else locking.try_lock(layout.lock)
+    if last is None or lock is None:
         return None
-    lock = locking.try_lock(layout.lock)
-    if lock is None:
-        return None
-    with lock:
-        lock.name(by, "recover", last.txn)
-        return heal(layout)
+    lock.name(by, "recover", last.txn)
+    log = layout.transaction(last.txn) / "runner.log"
+    arguments = ["heal", str(layout.root), layout.service, by, str(lock.handle)]
+    detach.spawn(arguments, log, detach.environment(), pass_fds=(lock.handle,))
+    lock.release()
+    return last.txn
+
+
+def healer(layout: Layout, by: str, handle: int) -> int:
+    """Heal with the inherited lock; gives the healer's exit status."""
+    os.set_inheritable(handle, False)
+    last = Journal(layout.journal).last()
+    Lock(layout.lock, handle).name(by, "recover", last.txn if last else "")
+    heal(layout)
+    return 0
+
+
+def end_stopped(layout: Layout) -> None:
+    """Like `heal`, for somebody who wants the service stopped: nothing is started for it. The caller holds the lock."""
+    last = Journal(layout.journal).last()
+    if last is not None and not last.finished:
+        Run(layout, Order.read(layout, last.txn)).heal(start=False)
 
 
 def _run(layout: Layout, order: Order) -> int:

@@ -23,6 +23,7 @@ from kdeploy_agent.units import Units
 
 NOTHING_STOPPED = "nothing was stopped"
 NOTHING_BEFORE = "nothing was serving before"
+STOPPED = "the service was stopped before it could go back"
 
 _BRIEF_WITHIN_S = 120.0
 _WORDS_KEPT = 400  # lines of a rejected server's log
@@ -94,13 +95,18 @@ class Run:
         else:
             self.confirm()
 
-    def heal(self) -> None:
-        """Bring a transaction whose process was killed to an end: the host serves something proven, or says why not."""
+    def heal(self, start: bool = True) -> None:
+        """Bring a transaction whose process was killed to an end: the host serves something proven, or says why not.
+
+        Without `start` what serves is stopped instead, unless the release was proven already.
+        """
         at = self._now()
         if at.state == "ROLLING_BACK" and at.phase == DONE:
             self._end("ROLLED_BACK", at.reason)
         elif at.state == "CONFIRMED" and self.switch.serves(self.release):
             self.confirm()  # it was proven and watched; only its name as known-good was missing
+        elif not start:
+            self._halt(at)
         elif at.state == "ROLLING_BACK":
             self.back(at.reason)
         else:
@@ -147,6 +153,11 @@ class Run:
         else:
             self._write("ROLLING_BACK", DONE)
             self._end("ROLLED_BACK", reason, NOTHING_BEFORE)
+
+    def _halt(self, at: Transaction) -> None:
+        reason = at.reason or f"the transaction's process was killed at {at.state} ({at.phase})"
+        problems = self._shut(at) if at.touched else []
+        self._end("NEEDS_OPERATOR" if problems else "ROLLED_BACK", "; ".join([reason, *problems]), STOPPED)
 
     def note(self, text: str) -> None:
         """Tell whoever watches; not synced, nothing depends on it."""
