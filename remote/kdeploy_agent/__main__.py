@@ -31,6 +31,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "evidence": facts.evidence,
     "stop": operate.stop,
 }
+_HARMLESS = ("facts", "receive", "runtime", "precheck")  # verbs that stop nothing: what ends them ended nothing else
 
 
 def main() -> NoReturn:
@@ -54,7 +55,7 @@ def _run(words: List[str]) -> int:
         sys.stderr.close()
         return 1
     except Exception as fault:
-        say({"error": _explain(fault)})
+        say({"error": _explain(fault, words[0] if words else "")})
         return 1
 
 
@@ -64,11 +65,12 @@ def _call() -> Call:
     return Call(Layout(root, str(request.get("service") or "")), request, sys.stdin.buffer)
 
 
-def _explain(fault: Exception) -> Dict[str, str]:
+def _explain(fault: Exception, verb: str) -> Dict[str, str]:
     if isinstance(fault, AgentError):
         return {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
-        return {"kind": "preflight", "message": f"the disk is full: {fault}", "hint": "make room and try again"}
+        kind = "preflight" if verb in _HARMLESS else "fault"
+        return {"kind": kind, "message": f"the disk is full: {fault}", "hint": "make room and try again"}
     if isinstance(fault, PermissionError):
         return {"kind": "preflight", "message": str(fault), "hint": "run as the owner of the root, or set another root"}
     where = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))

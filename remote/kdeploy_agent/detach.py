@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Sequence
 
+from kdeploy_agent import files
+
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME")
 _HOOKS = "KDEPLOY_CRASH_"  # see journal.py
 
@@ -33,7 +35,7 @@ def environment() -> Dict[str, str]:
 def spawn(arguments: Sequence[str], log: Path, env: Dict[str, str], pass_fds: Sequence[int] = ()) -> int:
     """Start the agent with `arguments` in its own session, writing to `log`; gives its pid and does not wait."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
+    with open(str(log), "ab", opener=files.private) as out:
         child = subprocess.Popen(
             argv(*arguments),
             stdin=subprocess.DEVNULL,

@@ -29,17 +29,37 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Put `data` at `path` so that a reader, and a machine that loses power, see the old or the new, never half."""
+def write(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, for its owner only.
+
+    A reader, and a machine that loses power, see the old or the new, never half.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    handle = os.open(str(beside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    handle = os.open(str(beside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
     sync_folder(path.parent)
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener`: what it creates is for its owner only. Logs and journals repeat what servers were started with."""
+    return os.open(path, flags, 0o600)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that nobody but its owner can look into."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def reserve(path: Path, size: int) -> None:
+    """Occupy `size` bytes of the disk at `path`, so that removing it makes room when nothing else does."""
+    with path.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def write_once(path: Path, data: bytes) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from kdeploy_agent import files
+
 STATES = ("PREPARED", "DRAINED", "CANDIDATE", "PROBED", "GATED", "OPEN", "CONFIRMED")
 TERMINAL = ("CONFIRMED", "ROLLED_BACK", "NEEDS_OPERATOR")
 
@@ -72,7 +74,7 @@ class Journal:
         line["at"] = round(time.time(), 3)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
-        with self.path.open("ab+") as file:
+        with open(str(self.path), "ab+", opener=files.private) as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":

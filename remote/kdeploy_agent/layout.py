@@ -70,6 +70,11 @@ class Layout:
         return self.home / "lock"
 
     @property
+    def reserve(self) -> Path:
+        """Room on the disk that is kept for the way back."""
+        return self.home / "reserve"
+
+    @property
     def units(self) -> Path:
         """Specs, pid files and logs of supervised processes."""
         return self.home / "units"

@@ -120,6 +120,7 @@ def _order(call: Call) -> Order:
 
 def _launch(call: Call, order: Order) -> None:
     layout = call.layout
+    files.make_private(layout.home)
     lock = locking.take(layout.lock, order.by, order.goal, order.txn)
     try:
         if order.goal == "rollback" and order.release["id"] not in Journal(layout.journal).confirmed():

@@ -78,6 +78,11 @@ def brief(base_url: str, expected: List[Json], deadline: float) -> None:
             raise NotReady("%s: answered %r, not %r" % (ask["name"], answer["text"][:200], ask["answer"][:200]))
 
 
+def mask(line: str) -> str:
+    """A line of a log without values that look secret: SGLang logs all its arguments when it starts."""
+    return SECRET_IN_LOG.sub(r"\1(withheld)", line)
+
+
 def scan_log(path: str, signatures: List[str], since: str = "") -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
@@ -99,7 +104,7 @@ def scan_log(path: str, signatures: List[str], since: str = "") -> Json:
                 tail.clear()
                 continue
             size, number = size + len(raw), number + 1
-            text = SECRET_IN_LOG.sub(r"\1(withheld)", text)
+            text = mask(text)
             if wanted is not None and len(matches) < MATCHES and wanted.search(text):
                 matches.append({"line": number, "text": text[:LINE]})
             tail.append(text[:LINE])

@@ -31,7 +31,7 @@ def receive(call: Call) -> Dict[str, Any]:
     """
     layout, commit, manifest = call.layout, call.text("commit"), call.text("manifest")
     tree = layout.tree(call.text("tree"))
-    layout.home.mkdir(parents=True, exist_ok=True)
+    files.make_private(layout.home)
     with wait_for(layout.home / "store.lock"):
         _need(layout.home, 0, 0, "the bundle")
         bundle = layout.home / "incoming.bundle"

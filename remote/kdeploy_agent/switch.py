@@ -128,7 +128,7 @@ class Switch:
         return any(pid in self._units.members(name) for name in serving.UNITS)
 
     def _last_words(self, name: str) -> str:
-        lines = self._units.tail(name, 12)
+        lines = self._units.words(name, 12)
         note = self._units.status(name).note
         told = f" ({note})" if note else ""
         return f"{told}; last lines of its log:\n" + "\n".join(lines) if lines else told

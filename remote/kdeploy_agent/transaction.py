@@ -26,6 +26,7 @@ NOTHING_BEFORE = "nothing was serving before"
 STOPPED = "the service was stopped before it could go back"
 
 _BRIEF_WITHIN_S = 120.0
+_RESERVE = 8 * 1024 * 1024  # bytes; a way back writes a few journal lines, notes and a rejected server's last words
 _WORDS_KEPT = 400  # lines of a rejected server's log
 
 
@@ -53,7 +54,7 @@ class Order:
 
     def write(self, layout: Layout) -> None:
         """Store the order."""
-        files.write(layout.transaction(self.txn) / "order.json", files.ordered(dataclasses.asdict(self)), 0o600)
+        files.write(layout.transaction(self.txn) / "order.json", files.ordered(dataclasses.asdict(self)))
 
 
 class Run:
@@ -100,6 +101,7 @@ class Run:
 
         Without `start` what serves is stopped instead, unless the release was proven already.
         """
+        self._make_room()
         at = self._now()
         if at.state == "ROLLING_BACK" and at.phase == DONE:
             self._end("ROLLED_BACK", at.reason)
@@ -127,6 +129,7 @@ class Run:
 
     def back(self, reason: str) -> None:
         """Undo: what served before serves again, or known-good; nothing, when nothing did."""
+        self._make_room()
         at = self._now()
         if not at.touched:
             self._end("ROLLED_BACK", reason, NOTHING_STOPPED)
@@ -163,11 +166,12 @@ class Run:
         """Tell whoever watches; not synced, nothing depends on it."""
         folder = self.layout.transaction(self.order.txn)
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "notes.jsonl").open("a", encoding="utf-8") as file:
+        with open(str(folder / "notes.jsonl"), "a", encoding="utf-8", opener=files.private) as file:
             file.write(json.dumps({"at": round(time.time(), 3), "note": text}) + "\n")
 
     def _prepare(self) -> None:
         release, layout = self.release, self.layout
+        files.reserve(layout.reserve, _RESERVE)
         try:
             stored = serving.read_release(layout, release["id"])
         except AgentError:  # not here, or edited: the request's document is the one its id stands for
@@ -215,9 +219,13 @@ class Run:
     def _record(self, verdict: Dict[str, Any]) -> None:
         files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(verdict))
 
+    def _make_room(self) -> None:
+        """A full disk is one of the reasons for going back; the journal needs a disk for that."""
+        self.layout.reserve.unlink(missing_ok=True)
+
     def _keep_rejected(self, reason: str) -> None:
         """Why the release was rejected and what its server said: the log goes on with the next release's words."""
-        kept = {"txn": self.order.txn, "reason": reason, "log": self.units.tail("server", _WORDS_KEPT)}
+        kept = {"txn": self.order.txn, "reason": reason, "log": self.units.words("server", _WORDS_KEPT)}
         with contextlib.suppress(OSError):  # a full disk must not keep us from going back
             files.write(self.layout.evidence(self.release["id"]) / "rejected.json", files.ordered(kept))
 

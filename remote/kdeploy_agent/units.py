@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from kdeploy_agent import detach, files, processes
+from kdeploy_agent import detach, files, probe, processes
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 
@@ -87,14 +87,14 @@ class Units:
             self.stop(spec.name)
         self.path(spec.name, "restart").unlink(missing_ok=True)
         self.path(spec.name, "pid").unlink(missing_ok=True)
-        files.write(self.path(spec.name, "json"), files.canonical(dataclasses.asdict(spec)), mode=0o600)
+        files.write(self.path(spec.name, "json"), files.canonical(dataclasses.asdict(spec)))
         env = {**detach.environment(), MARK: self.mark(spec.name)}
         log = self.path(spec.name, "log")
         pid = detach.spawn(["supervise", str(self._layout.root), self._layout.service, spec.name], log, env)
         end = time.monotonic() + _STARTS_WITHIN_S
         while not self._said(spec.name).get("child"):
             if time.monotonic() > end or (processes.identity(pid) is None and not self._said(spec.name)):
-                said = " | ".join(tail(log, 5))
+                said = " | ".join(probe.mask(line) for line in tail(log, 5))
                 raise AgentError("fault", f"the supervisor of unit {spec.name} did not start: {said}")
             time.sleep(0.02)
 
@@ -158,6 +158,10 @@ class Units:
     def tail(self, name: str, lines: int) -> List[str]:
         """The last lines the unit wrote since it was started last."""
         return tail(self.path(name, "log"), lines, since=banner(self.status(name).release))
+
+    def words(self, name: str, lines: int) -> List[str]:
+        """The same as it may be kept and shown: without what looks secret."""
+        return [probe.mask(line) for line in self.tail(name, lines)]
 
     def _said(self, name: str) -> Dict[str, Any]:
         said = files.read_json(self.path(name, "pid"))

@@ -33,3 +33,18 @@ def test_an_edited_document_is_replaced_by_the_declared_one(rig: Any) -> None:
     path.write_text("{}")
     rig.serves(rig.apply("one"))
     assert json.loads(path.read_bytes()) == release
+
+
+def test_what_a_server_was_started_with_is_not_shown(rig: Any) -> None:
+    assert rig.receive("one").ok
+    answer = rig.agent("begin", rig.order(rig.release("one", STANDIN="die", STANDIN_SAYS="api_key='hunter2'")))
+    assert answer.ok["state"] == "ROLLED_BACK" and "api_key=(withheld)" in answer.ok["reason"]
+    home = rig.layout.home
+    assert home.stat().st_mode & 0o777 == 0o700
+    (rejected,) = home.glob("releases/*/evidence/rejected.json")
+    kept = [rig.layout.journal, *home.glob("transactions/*/*"), *home.glob("releases/*/release.json"), rejected]
+    assert len(kept) >= 6
+    for path in [*kept, rig.units.path("server", "log")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+        if path in kept and path.name not in ("order.json", "release.json"):  # these say what was declared
+            assert "hunter2" not in path.read_text(), path

@@ -52,6 +52,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 print(f"stand-in server {sglang.__version__} {how}", flush=True)
+print(os.environ.get("STANDIN_SAYS", ""), flush=True)
 if how == "die":
     sys.exit("RuntimeError: CUDA out of memory, says the stand-in")
 if how == "ignore-term":
