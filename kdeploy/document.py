@@ -49,12 +49,22 @@ class Document:
         return self.marks.get(loc, Location(self.path, 1))
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is at `path`; one that no file system could have (a name too long) is not there."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read(path: Path, error: type[KdeployError]) -> Document:
     """Read one YAML document from `path`.
 
     Raises `error` with file:line:column when the file is missing, is not UTF-8, is not YAML, or repeats a key.
     """
     try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise error(f"{path} is not a regular file")  # to read a pipe or a device may never end
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as fault:
         raise error(f"{path} does not exist", hint=_nearest_file(path)) from fault

@@ -209,11 +209,30 @@ def test_an_unreachable_index(small: Small) -> None:
 
 
 def test_our_own_fault_leaves_a_log(small: Small, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = small.run("stage", "profiles/base.yaml", code=ExitCode.FAULT, KDEPLOY_CACHE=str(tmp_path / "file"))
+    (tmp_path / "sitecustomize.py").write_text("import kdeploy.lock\nkdeploy.lock.load = lambda project: 1 / 0\n")
+    path = f"{tmp_path}:{REPOSITORY}"
+    done = small.run("stage", "profiles/base.yaml", code=ExitCode.FAULT, PYTHONPATH=path)
     (log,) = (home / "state/faults").iterdir()
     assert str(log) in done.stderr
-    assert "Traceback" in log.read_text()
+    assert "ZeroDivisionError" in log.read_text()
+
+
+@pytest.mark.parametrize("cache", ["file", "file/below", "x" * 300])
+def test_a_cache_that_cannot_be_made(small: Small, tmp_path: Path, cache: str) -> None:
+    (tmp_path / "file").write_text("")
+    done = small.run("stage", "profiles/base.yaml", code=ExitCode.PREFLIGHT, KDEPLOY_CACHE=str(tmp_path / cache))
+    assert f"error: the cache {tmp_path / cache} cannot be used" in done.stderr
+    assert "hint: make room there" in done.stderr
+
+
+def test_a_name_no_file_system_has(small: Small) -> None:
+    long = "x" * 300
+    assert "cannot be read: File name too long" in small.run("stage", long, code=ExitCode.PROFILE).stderr
+    assert "there is no patch set" in small.run("verify-anchors", long, code=ExitCode.PATCHSET).stderr
+    (small.folder / "profiles/p.yaml").write_text(f"extends: {long}\n")
+    assert (
+        "profiles/p.yaml:1:1: error: 'extends'" in small.run("stage", "profiles/p.yaml", code=ExitCode.PROFILE).stderr
+    )
 
 
 def test_usage_of_the_command_line(small: Small) -> None:

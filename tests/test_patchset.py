@@ -428,3 +428,12 @@ def test_an_escaped_name_that_is_text(tmp_path: Path) -> None:
     diff = '--- /dev/null\n+++ "b/sglang/na\\303\\257ve.py"\n@@ -0,0 +1 @@\n+x = 1\n'
     loaded = patchset.load(write(tmp_path, good(**{"files/some.diff": diff})))
     assert loaded.patches[1].edits[-1].file == "sglang/na\u00efve.py"
+
+
+@pytest.mark.parametrize("path", ["proofs/pipe", "files/pipe", "patches/pipe.yaml", "patchset.yaml"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, path: str) -> None:
+    folder = write(tmp_path, good())
+    (folder / path).unlink(missing_ok=True)
+    os.mkfifo(folder / path)
+    with pytest.raises(PatchSetError, match="regular file"):
+        patchset.load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,32 @@ def test_extends_in_a_circle(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=r"in a circle: a\.yaml -> b\.yaml -> a\.yaml") as caught:
         profile.load(tmp_path / "profiles/a.yaml")
     assert str(caught.value.where) == f"{tmp_path}/profiles/b.yaml:2:1"
+
+
+def test_extends_without_end(tmp_path: Path) -> None:
+    for number in range(1200):
+        write(tmp_path, f"extends: p{number + 1}.yaml\n", f"p{number}.yaml")
+    write(tmp_path, GOOD, "p1200.yaml")
+    with pytest.raises(ProfileError, match="more than 20 profiles extend each other in a row") as caught:
+        profile.load(tmp_path / "profiles/p0.yaml")
+    assert (caught.value.where or pytest.fail()).path == f"{tmp_path}/profiles/p20.yaml"
+    assert profile.load(tmp_path / "profiles/p1180.yaml").file.service == "test"
+
+
+@pytest.mark.parametrize("base", ['"a\\0b"', '""', "[a]"])
+def test_extends_no_path(tmp_path: Path, base: str) -> None:
+    with pytest.raises(ProfileError, match="'extends' must be the path of another profile"):
+        profile.load(write(tmp_path, f"extends: {base}\n"))
+
+
+def test_a_pipe_is_no_profile(tmp_path: Path) -> None:
+    path = write(tmp_path, "extends: pipe\n")
+    os.mkfifo(path.with_name("pipe"))
+    with pytest.raises(ProfileError, match="pipe is not a regular file"):
+        profile.load(path)
+    read = profile.load(write(tmp_path, GOOD.replace("venv: /opt/venv", "lock: pipe")))
+    with pytest.raises(ProfileError, match="it is a pipe"):
+        stages.lock_text(read, read.file.runtime)
 
 
 def test_extends_what_is_not_there(tmp_path: Path) -> None:

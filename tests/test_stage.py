@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,15 @@ import pytest
 import yaml
 
 from kdeploy.api import stages
-from kdeploy.errors import AnchorError, ConflictError, KdeployError, PatchSetError, RemoteError, UnreachableError
+from kdeploy.errors import (
+    AnchorError,
+    ConflictError,
+    KdeployError,
+    PatchSetError,
+    PreflightError,
+    RemoteError,
+    UnreachableError,
+)
 from kdeploy.stage import tree as staging
 from tests import making
 from tests.conftest import REPOSITORY
@@ -281,3 +290,28 @@ def test_a_host_that_has_the_base_gets_the_change_alone(tmp_path: Path, small: P
     assert len(whole) > 100_000
     assert len(change) < 4_000
     assert staging.bundle(second.stage, [second.stage.tree.commit]) == b""
+
+
+def test_a_full_cache(small: Path) -> None:
+    """A limit on the size of files stands for it: the kernel says no in the middle of a write."""
+    stage(small, name="plain")
+    ref = making.patch_set(small, "half", EDIT)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = making.profile(small, "p", "base.yaml", [ref])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(PreflightError, match="cannot be used: File too large"):
+            stages.stage(path, quiet)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert stages.stage(path, quiet).folder is not None
+
+
+def test_a_cache_that_git_cannot_write_to(small: Path, home: Path) -> None:
+    stage(small, name="plain")
+    pack = home / "cache/store.git/objects/pack"
+    shutil.rmtree(pack)
+    pack.write_text("in the way")
+    with pytest.raises(PreflightError, match="cannot be used: fatal: ") as caught:
+        stage(small, making.patch_set(small, "half", EDIT))
+    assert "delete it" in (caught.value.hint or "")

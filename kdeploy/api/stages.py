@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import lock, places, profile, release
+from kdeploy import document, lock, places, profile, release
 from kdeploy.errors import PatchSetError, ProfileError, UsageError
 from kdeploy.host import Host
 from kdeploy.lock import Lock
@@ -105,7 +105,7 @@ def verify_anchors(target: str | None, project: Path | None, note: Note) -> tupl
 
 
 def _is_profile(target: str) -> bool:
-    return target.endswith((".yaml", ".yml")) or Path(target).is_file()
+    return target.endswith((".yaml", ".yml")) or document.is_file(Path(target))
 
 
 def _in_range(sets: Sequence[PatchSet], version: str) -> bool:
@@ -187,6 +187,8 @@ def lock_text(read: Profile, runtime: Runtime) -> str | None:
     section = "prove" if runtime is read.file.prove else "runtime"
     path = read.beside(runtime.lock, section, "lock")
     try:
+        if path.is_fifo():
+            raise OSError(0, "it is a pipe")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
@@ -248,8 +250,11 @@ def freeze(target: str, project: Path | None, note: Note) -> Frozen:
     digests = {one.ref: one.digest for one in sets}
     text = lock.frozen(pins, digests, trees)
     scratch = pins.path.with_suffix(".tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(pins.path)
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(pins.path)
+    except OSError as fault:
+        raise ProfileError(f"{pins.path} cannot be written: {fault.strerror}") from fault
     return Frozen(pins.path, digests, trees)
 
 

@@ -15,7 +15,7 @@ _TOP = ("patchset.yaml", "patches", "files", "proofs")
 
 
 def contents(folder: Path) -> dict[str, Path]:
-    """Every file of the set by its relative path, in order; a symlink anywhere is an error."""
+    """Every file of the set by its relative path, in order; a symlink, a pipe or a device anywhere is an error."""
     found: dict[str, Path] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -24,6 +24,8 @@ def contents(folder: Path) -> dict[str, Path]:
             if path.is_symlink():
                 message = "a patch set holds files only, and this is a symlink"
                 raise PatchSetError(message, where=Location(str(path), 1))
+            if not path.is_dir() and not path.is_file():
+                raise PatchSetError("a patch set holds regular files only", where=Location(str(path), 1))
         found.update({Path(parent, name).relative_to(folder).as_posix(): Path(parent, name) for name in names})
     return dict(sorted(found.items()))
 

@@ -59,8 +59,8 @@ class Runtime(Model):
     python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field(
         default="3.11", description="Python version, which also selects the engine's wheel"
     )
-    venv: str | None = Field(default=None, description="absolute path of a virtual environment on the host")
-    lock: str | None = Field(default=None, description="requirements file, every line pinned with ==")
+    venv: Value | None = Field(default=None, description="absolute path of a virtual environment on the host")
+    lock: Value | None = Field(default=None, description="requirements file, every line pinned with ==")
     with_deps: list[str] = Field(
         default=["torch"], description="pins that bring their own dependencies, which differ between builds"
     )
@@ -115,7 +115,7 @@ class Serve(Model):
 class Gate(Model):
     """What a candidate must pass, and how long each part may take."""
 
-    prompts: str | None = Field(default=None, description="prompts file (JSON); the built-in set when not given")
+    prompts: Value | None = Field(default=None, description="prompts file (JSON); the built-in set when not given")
     full: bool = Field(default=False, description="ask every prompt, not only those marked quick")
     company: Annotated[int, Field(ge=2, le=64)] = Field(
         default=4, description="how many different prompts are put into one batch"

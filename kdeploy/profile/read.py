@@ -14,6 +14,9 @@ from kdeploy.document import Document, Loc
 from kdeploy.errors import Location, ProfileError, UsageError
 from kdeploy.profile.model import HostEntry, HostsFile, ProfileFile, Runtime, Scalar
 
+MAX_EXTENDS = 20
+"""How many profiles may extend each other in a row."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -75,7 +78,7 @@ def load(path: Path) -> Profile:
 
     Raises ProfileError with file:line:column for whatever is not right.
     """
-    if not path.exists() and not path.suffix and path.with_suffix(".yaml").exists():
+    if not path.suffix and not document.is_file(path) and document.is_file(path.with_suffix(".yaml")):
         path = path.with_suffix(".yaml")
     merged = _with_bases(path.absolute(), ())
     file = document.check(merged, ProfileFile, ProfileError)
@@ -98,6 +101,8 @@ def _with_bases(path: Path, seen: tuple[Path, ...], where: Location | None = Non
     if path in seen:
         chain = " -> ".join(item.name for item in (*seen[seen.index(path) :], path))
         raise ProfileError(f"'extends' goes in a circle: {chain}", where=where)
+    if len(seen) > MAX_EXTENDS:
+        raise ProfileError(f"more than {MAX_EXTENDS} profiles extend each other in a row", where=where)
     try:
         own = document.read(path, ProfileError)
     except ProfileError as fault:
@@ -109,7 +114,7 @@ def _with_bases(path: Path, seen: tuple[Path, ...], where: Location | None = Non
     base = own.values.get("extends")
     if base is None:
         return own
-    if not isinstance(base, str):
+    if not isinstance(base, str) or not base or "\0" in base:
         raise ProfileError("'extends' must be the path of another profile", where=own.where(("extends",)))
     below = (path.parent / base).resolve()
     return merge(_with_bases(below, (*seen, path), own.where(("extends",))), own)

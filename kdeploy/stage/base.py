@@ -20,6 +20,7 @@ from kdeploy.errors import ConflictError, RemoteError, UnreachableError
 from kdeploy.lock import Wheel
 from kdeploy.patching.trees import FolderTree
 from kdeploy.progress import Note
+from kdeploy.stage.cache import written
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Base:
         return FolderTree(self.folder).obstacle(path)
 
 
+@written()
 def fetch(engine: str, wheel: Wheel, python: str, note: Note) -> Base:
     """The base of `engine`, from the cache or from the package index that pip is set up for.
 

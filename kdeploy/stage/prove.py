@@ -20,6 +20,7 @@ from kdeploy import places
 from kdeploy.errors import ProofError
 from kdeploy.patching.patchset import PatchSet, Proof
 from kdeploy.progress import Note
+from kdeploy.stage.cache import written
 
 RED = 3
 """A proof's exit status for "the fault is here". An uncaught exception is 1: a proof that cannot run is never red."""
@@ -82,10 +83,7 @@ def prove(
                 red, green = _red_and_green(one, proof, where)
                 found = Proven(one.ref, proof.name, red, green, cached=False)
                 _judge(found)
-                cached.parent.mkdir(parents=True, exist_ok=True)
-                scratch = cached.with_suffix(f".{os.getpid()}.tmp")
-                scratch.write_text(json.dumps(asdict(found)))
-                scratch.replace(cached)
+                _keep(cached, found)
             results.append(found)
     return tuple(results)
 
@@ -201,6 +199,14 @@ def _red_and_green(one: PatchSet, proof: Proof, ground: Ground) -> tuple[Run, Ru
 def _key(key: str, one: PatchSet, proof: Proof) -> str:
     parts = [key, one.ref, one.digest, proof.name]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+@written()
+def _keep(cached: Path, found: Proven) -> None:
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    scratch = cached.with_suffix(f".{os.getpid()}.tmp")
+    scratch.write_text(json.dumps(asdict(found)))
+    scratch.replace(cached)
 
 
 def _read(cached: Path) -> Proven | None:

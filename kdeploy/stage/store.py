@@ -19,6 +19,7 @@ import git
 
 from kdeploy import places
 from kdeploy.errors import ConflictError
+from kdeploy.stage.cache import refused
 from kdeploy.stage.stream import Commit, commits
 
 # Attributes in .git/info win over any .gitattributes of the tree: bytes in, bytes out.
@@ -35,6 +36,16 @@ _ENVIRONMENT = {
 _FORMAT = "--object-format=sha1"
 
 
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Around git commands that write: when one fails, its last line says why."""
+    try:
+        yield
+    except git.GitCommandError as fault:
+        said = [line.strip(" '") for line in str(fault.stderr).splitlines() if line.strip(" '")]
+        raise refused(said[-1].removeprefix("stderr: '") if said else f"git gave {fault.status}") from fault
+
+
 class Store:
     """The bare repository that holds every base and stage."""
 
@@ -46,6 +57,7 @@ class Store:
         self._repo = git.Repo(self.path)
         self._repo.git.update_environment(**_ENVIRONMENT)
 
+    @_told()
     def _create(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=self.path.parent, prefix=".store-"))
@@ -80,6 +92,7 @@ class Store:
         """The git tree id of a commit."""
         return str(self._repo.git.rev_parse(f"{commit}^{{tree}}"))
 
+    @_told()
     def write(self, ref: str, parent: str | None, series: Iterable[Commit]) -> str:
         """Put `series` on top of `parent`, leave `ref` there, and give the last commit's id. All or nothing."""
         stream = io.BytesIO(b"".join(commits(ref, parent, series)))
@@ -91,6 +104,7 @@ class Store:
         assert commit is not None
         return commit
 
+    @_told()
     def bundle(self, commit: str, ref: str, have: Sequence[str]) -> bytes:
         """A git bundle of what a host lacks to have `commit` when it has the commits `have`; empty when nothing."""
         known = [other for other in have if self.has(other)]
@@ -105,6 +119,7 @@ class Store:
         """`git diff` between two commits, as text."""
         return str(self._repo.git.diff("--no-color", "--no-ext-diff", older, newer))
 
+    @_told()
     def check_out(self, commit: str) -> Path:
         """A work tree of `commit` in the cache: a repository of its own, with history, that borrows our objects.
 

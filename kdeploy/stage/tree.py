@@ -17,6 +17,7 @@ from kdeploy.patching.patchset import PatchSet
 from kdeploy.release import Tree
 from kdeploy.stage import stream
 from kdeploy.stage.base import Base
+from kdeploy.stage.cache import written
 from kdeploy.stage.stream import MANIFEST, VERSION_FILE, Commit
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def check(base: Base, sets: Sequence[PatchSet], engine_version: str) -> series.S
     return series.check(base, sets, engine_version)
 
 
+@written()
 def stage(base: Base, sets: Sequence[PatchSet], engine_version: str) -> Stage:
     """The staged tree of `base` with `sets`, from the cache when the same inputs were staged before.
 
@@ -72,6 +74,7 @@ def require_compiles(report: series.SeriesReport) -> None:
         )
 
 
+@written()
 def open_store(stage: Stage) -> Store:
     """The store, with `stage` in it: staged anew when the cache was deleted in the meantime."""
     from kdeploy.stage.store import Store
@@ -85,6 +88,7 @@ def open_store(stage: Stage) -> Store:
     return store
 
 
+@written()
 def check_out(stage: Stage) -> Path:
     """The folder of the staged tree: a git work tree, one commit a patch."""
     from kdeploy.stage.store import locked
@@ -94,6 +98,7 @@ def check_out(stage: Stage) -> Path:
         return store.check_out(stage.tree.commit)
 
 
+@written()
 def check_out_both(stage: Stage) -> tuple[Path, Path]:
     """The folders of the pristine tree and of the staged one, side by side for the proofs."""
     from kdeploy.stage.store import locked
@@ -103,6 +108,7 @@ def check_out_both(stage: Stage) -> tuple[Path, Path]:
         return store.check_out(stage.base_commit), store.check_out(stage.tree.commit)
 
 
+@written()
 def diff(stage: Stage) -> str:
     """What the patches change, as `git diff` against the base; the stamp is left out."""
     store = open_store(stage)
@@ -111,6 +117,7 @@ def diff(stage: Stage) -> str:
     return store.diff(stage.base_commit, patched)
 
 
+@written()
 def bundle(stage: Stage, have: Sequence[str]) -> bytes:
     """The git bundle that takes a host that has the commits `have` to this stage; empty when it lacks nothing."""
     return open_store(stage).bundle(stage.tree.commit, _ref(stage.base, stage.sets), have)
