@@ -69,7 +69,7 @@ def good_releases(layout: Layout) -> List[str]:
 
 def present(layout: Layout, release: str) -> bool:
     """Whether a release could be started: its document and its tree are here."""
-    document = files.read_json(layout.release(release) / "release.json")
+    document = serving.find_release(layout, release)
     return document is not None and layout.tree(document["tree"]).is_dir()
 
 
@@ -119,7 +119,7 @@ def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
 def _rehash(layout: Layout, tree: str) -> Dict[str, Any]:
     manifests = {
         document["manifest"]
-        for document in (files.read_json(path) for path in layout.releases.glob("*/release.json"))
+        for document in (serving.find_release(layout, name) for name in _names(layout.releases))
         if document and document["tree"] == tree
     }
     if len(manifests) != 1:

@@ -25,7 +25,7 @@ def read_json(path: Path) -> Any:
     """The JSON document at `path`; None when there is none that is whole."""
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
         return None
 
 

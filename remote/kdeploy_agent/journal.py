@@ -103,7 +103,7 @@ class Journal:
         """Every transaction by id, oldest first."""
         found: Dict[str, Transaction] = {}
         for line in self.lines():
-            if "txn" in line and "state" in line and "phase" in line:
+            if _is_step(line):
                 found[line["txn"]] = found.get(line["txn"], Transaction(line["txn"])).after(line)
         return found
 
@@ -127,7 +127,19 @@ def parse(raw: bytes) -> Optional[Dict[str, Any]]:
         line = json.loads(raw)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and "at" in line else None
+    return line if isinstance(line, dict) and isinstance(line.get("at"), (int, float)) else None
+
+
+def _is_step(line: Dict[str, Any]) -> bool:
+    """Whether a line is a transaction's; what somebody else wrote into the file is passed over."""
+    if line.get("state") not in (*STATES, "ROLLING_BACK", *TERMINAL) or line.get("phase") not in (INTENT, DONE):
+        return False
+    texts = ("goal", "by", "release", "reason", "note")
+    return (
+        isinstance(line.get("txn"), str)
+        and all(isinstance(line.get(key, ""), str) for key in texts)
+        and all(isinstance(line.get(key), (str, type(None))) for key in ("previous", "known_good"))
+    )
 
 
 def _crash_if_asked(line: Dict[str, Any]) -> None:

@@ -144,7 +144,7 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
         at = _find(layout, txn)  # looked up first: whoever sees the end has been told every line up to it
         for raw in notes.lines():
             note = parse_line(raw)
-            if note:
+            if note and "note" in note:
                 call.emit("note", txn=txn, text=note["note"], at=note["at"])
         for raw in states.lines():
             line = parse_line(raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -45,6 +46,7 @@ def _look(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
         path = serving.argument(release["launch"]["args"], *flags)
         if path is not None:
             yield check_model(what, path)
+    yield from _address(release)
     yield from _ports(layout, release)
     space = files.free_space(layout.home)
     free = space.f_bavail * space.f_frsize
@@ -161,6 +163,23 @@ def _ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
             yield _finding(f"{what} port", True, f"{port} is {'ours' if held else 'free'}")
         except AgentError as fault:
             yield _finding(f"{what} port", False, fault.message, fault.hint)
+
+
+def _address(release: Dict[str, Any]) -> Iterator[Finding]:
+    """Whether this host has the address at which clients are to come in."""
+    front = release["launch"]["front"]
+    if front["kind"] == "none":
+        return
+    host = front.get("host") or serving.LOOPBACK
+    try:
+        family, kind, number, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, number) as tried:
+            tried.bind(place)
+    except OSError as fault:
+        detail = f"this host cannot listen at {host}: {fault.strerror or fault}"
+        yield _finding("public address", False, detail, "correct 'host' of the profile: an address of this host")
+    else:
+        yield _finding("public address", True, host)
 
 
 def _filled(path: Path) -> bool:

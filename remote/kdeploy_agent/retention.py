@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Callable, List, Set
 
-from kdeploy_agent import files, store
+from kdeploy_agent import files, serving, store
 from kdeploy_agent.journal import Journal
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import try_lock
@@ -35,7 +35,7 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
     needed: Set[str] = set()
     commits: Set[str] = set()
     for release in startable:
-        document = files.read_json(layout.release(release) / "release.json")
+        document = serving.find_release(layout, release)
         if document:
             needed.add(document["tree"])
             commits.add(document["commit"])

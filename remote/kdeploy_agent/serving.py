@@ -52,6 +52,14 @@ def read_release(layout: Layout, release: str) -> Dict[str, Any]:
     return document
 
 
+def find_release(layout: Layout, release: str) -> Optional[Dict[str, Any]]:
+    """The same; None when there is none that is what its id says."""
+    try:
+        return read_release(layout, release)
+    except AgentError:
+        return None
+
+
 def python_of(layout: Layout, release: Dict[str, Any]) -> Path:
     """The Python of the release's virtual environment."""
     runtime = release["launch"]["runtime"]
@@ -70,7 +78,8 @@ def public_url(release: Dict[str, Any]) -> str:
     if front["kind"] == "none":
         return server_url(release)
     host = front.get("host") or LOOPBACK
-    return f"http://{LOOPBACK if host == '0.0.0.0' else host}:{front['port']}"
+    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{front['port']}"
 
 
 def ports(release: Dict[str, Any]) -> Dict[str, int]:

@@ -121,7 +121,7 @@ def forget(layout: Layout, commit: str) -> None:
 
 
 def _entries(listing: bytes) -> Iterator[Tuple[str, str]]:
-    for line in listing.decode("utf-8").splitlines():
+    for line in listing.decode("utf-8").rstrip("\n").split("\n"):  # a name may hold what else ends lines
         digest, separator, name = line.partition("  ")
         if not separator or len(digest) != 64:
             raise AgentError("integrity", f"{MANIFEST} has a line that is not '<sha256>  <path>': {line[:120]!r}")
@@ -149,7 +149,11 @@ def _open_store(layout: Layout) -> None:
     if not shutil.which("git"):
         raise AgentError("preflight", "git is not installed on this host", "install git (apt install git)")
     if not (layout.store / "HEAD").is_file():
-        _run(["git", "init", "--quiet", "--bare", "--template=", str(layout.store)])
+        init = ["git", "init", "--quiet", "--bare", "--template=", str(layout.store)]
+        try:
+            _run([*init, "--object-format=sha1"])  # a machine's default may be another
+        except AgentError:  # git older than 2.28 knows no other
+            _run(init)
     files.write(layout.store / "info" / "attributes", _ATTRIBUTES.encode())
 
 

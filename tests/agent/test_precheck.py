@@ -10,7 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from kdeploy_agent import precheck, runtimes
+import pytest
+from kdeploy_agent import precheck, runtimes, serving
 
 from kdeploy.release import runtime_key
 
@@ -173,3 +174,17 @@ def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
     broken = {**release, "id": "other", "launch": {**release["launch"], "args": ["--no-such-flag"]}}
     assert not all(finding["ok"] for finding in rig.agent("precheck", {"release": broken}).ok["findings"])
     assert not (remembered[0].parent / "other.json").exists()
+
+
+@pytest.mark.parametrize(("host", "ok"), [("203.0.113.7", False), ("no.such.host.invalid", False), ("0.0.0.0", True)])
+def test_an_address_the_host_does_not_have(rig: Any, host: str, ok: bool) -> None:
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    release["launch"]["front"]["host"] = host
+    found = findings(rig, release)["public address"]
+    assert found["ok"] is ok and host in found["detail"]
+
+
+def test_an_ipv6_address_has_brackets_in_a_url() -> None:
+    front = {"kind": "router", "host": "::", "port": 30000}
+    assert serving.public_url({"launch": {"front": front}}) == "http://[::1]:30000"

@@ -48,3 +48,21 @@ def test_what_a_server_was_started_with_is_not_shown(rig: Any) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
         if path in kept and path.name not in ("order.json", "release.json"):  # these say what was declared
             assert "hunter2" not in path.read_text(), path
+
+
+def test_what_somebody_else_left_stops_no_command(rig: Any) -> None:
+    release = rig.apply("one")
+    with rig.layout.journal.open("ab") as journal:
+        for line in ('{"at": "noon"}', '{"at": 1, "txn": [], "state": "OPEN", "phase": "done"}', "[]", "null"):
+            journal.write(line.encode() + b"\n")
+        journal.write(b'{"at": 1, "txn": "x", "state": "CONFIRMED", "phase": "done", "release": 7}\n')
+        journal.write(b'{"at": 1, "txn": "y", "state": "HELLO", "phase": "done"}\n')
+    for name, text in (("foreign", "{}"), ("list", "[1]"), ("broken", '{"id": '), ("empty", "")):
+        (rig.layout.releases / name).mkdir()
+        (rig.layout.releases / name / "release.json").write_text(text)
+    (rig.layout.releases / "folder" / "release.json").mkdir(parents=True)
+    facts = rig.facts(rehash=release["tree"])
+    assert facts["rehash"]["ok"] and facts["transaction"]["state"] == "CONFIRMED"
+    assert facts["known_goods"] == [release["id"]]
+    assert len(rig.agent("history").ok["transactions"]) == 1
+    rig.serves(rig.apply("two"))
