@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import functools
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -27,28 +30,47 @@ class Entry:
 
 
 def add(verb: str, profile: Path, service: str, host: str, release: str, outcome: str) -> None:
-    """Write down that `verb` was done; the line is on disk when this returns."""
+    """Write down that `verb` was done; the line is on disk when this returns.
+
+    When it cannot be written, stderr says so once, and nothing is raised: the outcome itself matters more.
+    """
     path = _path()
-    path.parent.mkdir(parents=True, exist_ok=True)
     entry = Entry(round(time.time(), 3), verb, str(profile), service, host, release, outcome)
-    with path.open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(json.dumps(asdict(entry)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    line = f"{json.dumps(asdict(entry))}\n".encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file.fileno()).st_size
+            if file.write(line) < len(line):  # the disk is full: half a line would spoil the next one
+                os.ftruncate(file.fileno(), size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+    except OSError as fault:
+        _complain(path, "written", str(fault.strerror))
 
 
 def entries() -> Iterator[Entry]:
-    """All entries, oldest first; a torn or foreign line is left out."""
+    """All entries, oldest first; a torn or foreign line is left out. None, and a note, when it cannot be read."""
+    path = _path()
     try:
-        lines = _path().read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
+        return
+    except OSError as fault:
+        _complain(path, "read", str(fault.strerror))
         return
     for line in lines:
         try:
             yield Entry(**json.loads(line))
         except (ValueError, TypeError):
             continue
+
+
+@functools.cache
+def _complain(path: Path, done: str, reason: str) -> None:
+    """Say once what is wrong with the ledger; the command goes on."""
+    print(f"note: the ledger {path} could not be {done}: {reason}", file=sys.stderr)
 
 
 def last_profile(project: Path) -> Path | None:

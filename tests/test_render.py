@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import threading
 from pathlib import Path
 
@@ -87,3 +88,35 @@ def test_ledger_survives_torn_lines_and_many_writers(home: Path, tmp_path: Path)
     better.unlink()
     profile.unlink()
     assert ledger.last_profile(tmp_path / "project") is None
+
+
+@pytest.mark.parametrize("verb", ["add", "entries"])
+def test_a_ledger_that_cannot_be_kept_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KDEPLOY_STATE", str(tmp_path / "file"))
+    for _ in range(2):
+        if verb == "add":
+            ledger.add("apply", tmp_path / "p.yaml", "s", "h", "r", "ok")
+        assert ledger.last_profile(tmp_path) is None
+    said = capsys.readouterr().err.splitlines()
+    assert f"note: the ledger {tmp_path}/file/ledger.jsonl could not be read: Not a directory" in said
+    assert len(said) == (2 if verb == "add" else 1)
+
+
+def test_a_full_disk_leaves_no_half_line_in_the_ledger(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "p.yaml"
+    ledger.add("apply", profile, "s", "h", "first", "ok")
+    size = (home / "state/ledger.jsonl").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        ledger.add("apply", profile, "s", "h", "lost", "ok")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "could not be written" in capsys.readouterr().err
+    ledger.add("apply", profile, "s", "h", "second", "ok")
+    assert [entry.release for entry in ledger.entries()] == ["first", "second"]
