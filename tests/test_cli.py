@@ -172,6 +172,15 @@ def test_errors_by_kind(small: Small, arguments: list[str], code: ExitCode, mess
     assert message in small.run(*arguments, code=code).stderr
 
 
+def test_a_proof_without_its_python(small: Small, tmp_path: Path) -> None:
+    small.with_proof("good", PROOFS["good"])
+    profile = small.folder / "profiles/good.yaml"
+    profile.write_text(profile.read_text().replace(sys.prefix, str(tmp_path / "gone")))
+    error = small.json("prove", str(profile), code=ExitCode.PROOF)
+    assert f"cannot run: {tmp_path}/gone/bin/python: No such file" in error["message"]
+    assert "virtual environment that is not there" in error["hint"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_proof_does_not_outlive_us(small: Small, tmp_path: Path, number: int) -> None:

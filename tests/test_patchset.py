@@ -437,3 +437,19 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, path: str) -> None
     os.mkfifo(folder / path)
     with pytest.raises(PatchSetError, match="regular file"):
         patchset.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "key"),
+    [
+        ('{A: "1"}', '{A: "a\\0b"}', "15:11", "proofs.0.env.A"),
+        ('{A: "1"}', '{A=B: "1"}', "15:11", "proofs.0.env.A=B"),
+        ("[json]", '["a b"]', "13:13", "proofs.0.needs.0"),
+    ],
+)
+def test_what_no_proof_can_be_given(tmp_path: Path, old: str, new: str, place: str, key: str) -> None:
+    assert old in SET
+    folder = write(tmp_path, good(**{"patchset.yaml": SET.replace(old, new)}))
+    with pytest.raises(PatchSetError, match=f"'{key}': string should match pattern") as caught:
+        patchset.load(folder)
+    assert str(caught.value.where) == f"{folder}/patchset.yaml:{place}"

@@ -15,6 +15,9 @@ ANCHORED = ACTIONS[:3]
 
 Positive = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
+Module = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Value = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class ProofFile(Model):
@@ -22,9 +25,9 @@ class ProofFile(Model):
 
     name: Annotated[str, Field(pattern=NAME)] = Field(description="what the proof is called in reports")
     run: Text = Field(description="the program, a path inside the set: proofs/mask.py")
-    needs: list[Text] = Field(default=[], description="modules that must be importable in the proof's Python")
+    needs: list[Module] = Field(default=[], description="modules that must be importable in the proof's Python")
     timeout_s: Annotated[int | float, Field(gt=0, le=86_400)] = Field(default=300, description="seconds it may take")
-    env: dict[str, str] = Field(default={}, description="environment variables for the proof")
+    env: dict[Variable, Value] = Field(default={}, description="environment variables for the proof")
 
 
 class PatchSetFile(Model):

@@ -114,9 +114,15 @@ def _judge(result: Proven) -> None:
 
 def _require_modules(one: PatchSet, proof: Proof, python: Path) -> None:
     code = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
-    done = subprocess.run(
-        [python, "-I", "-c", code, *proof.needs], capture_output=True, text=True, errors="replace", check=False
-    )
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", code, *proof.needs], capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as fault:
+        raise ProofError(
+            f"proof {one.ref} {proof.name} cannot run: {python}: {fault.strerror}",
+            hint="the profile's 'prove' (or 'runtime') names a virtual environment that is not there",
+        ) from fault
     if done.returncode != 0 or done.stdout.split():
         missing = ", ".join(done.stdout.split()) or done.stderr.strip()
         raise ProofError(
