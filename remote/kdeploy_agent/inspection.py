@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from kdeploy_agent import probe, processes, serving
-from kdeploy_agent.units import MARK, Units, banner
+from kdeploy_agent.units import MARK, Units
 
 
 def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Dict[str, Any]:
@@ -16,6 +16,7 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
     pids = units.members("server")
     owners = [one.pid for one in processes.holders(port)]
     status = units.status("server")
+    start, older = units.log_start("server")
     return {
         "processes": _processes(units, pids),
         "port": {
@@ -23,7 +24,7 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
             "owner": owners[0] if owners else None,
             "ours": bool(owners) and all(pid in pids for pid in owners),
         },
-        "log": probe.scan_log(str(units.path("server", "log")), probes.get("log", []), since=banner(release["id"])),
+        "log": probe.scan_log(str(units.path("server", "log")), probes.get("log", []), start=start, older=older),
         "restarts": status.restarts,
     }
 

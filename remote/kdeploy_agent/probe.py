@@ -12,7 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Deque, List, Optional
+from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
 
 from kdeploy_agent.client import Json, Reply, generate, read_answers, read_chat, request
 
@@ -23,7 +23,7 @@ FIRST_ANSWER_S = 60.0  # the first completion may compile kernels; longer than t
 PATIENCE = 2  # after so many silences in a row nothing more is asked: the rest would only take time
 
 SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password|credentials?)$")
-SECRET_IN_LOG = re.compile(r"(\w*(?:key|token|secret|password)\w*=)('[^']*'|\"[^\"]*\")")
+SECRET_IN_LOG = re.compile(r"(\b\w*(?:key|token|secret|password)\w*=)('[^']*'|\"[^\"]*\")")
 MATCHES, TAIL, LINE = 50, 60, 500  # of a log: matching lines, last lines, characters a line
 
 
@@ -83,32 +83,38 @@ def mask(line: str) -> str:
     return SECRET_IN_LOG.sub(r"\1(withheld)", line)
 
 
-def scan_log(path: str, signatures: List[str], since: str = "") -> Json:
+def scan_log(path: str, signatures: List[str], since: str = "", start: int = 0, older: Optional[str] = None) -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
-    Only what comes after the last line that is `since` counts: a log goes on from one release to the next. The first
+    A log goes on from one release to the next: only what comes after byte `start` counts, and after the last line that
+    is `since`. `older` is the part of the log that was moved away meanwhile; then `start` is a byte of that. The first
     matching lines are kept, and the last lines of all; values that look secret are left out. No file is an empty log.
     """
     wanted = re.compile("|".join("(?:%s)" % one for one in signatures)) if signatures else None
     matches: List[Json] = []
     tail: Deque[str] = deque(maxlen=TAIL)
     size = number = 0
-    if not Path(path).exists():
-        return {"bytes": 0, "lines": 0, "matches": [], "tail": []}
-    with Path(path).open("rb") as stream:
-        for raw in iter(lambda: stream.readline(1 << 20), b""):
-            text = raw.decode("utf-8", "replace").rstrip("\r\n")
-            if since and text == since:
-                size = number = 0
-                matches.clear()
-                tail.clear()
-                continue
-            size, number = size + len(raw), number + 1
-            text = mask(text)
-            if wanted is not None and len(matches) < MATCHES and wanted.search(text):
-                matches.append({"line": number, "text": text[:LINE]})
-            tail.append(text[:LINE])
+    for raw in _lines([(older, start), (path, 0)] if older else [(path, start)]):
+        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if since and text == since:
+            size = number = 0
+            matches.clear()
+            tail.clear()
+            continue
+        size, number = size + len(raw), number + 1
+        text = mask(text)
+        if wanted is not None and len(matches) < MATCHES and wanted.search(text):
+            matches.append({"line": number, "text": text[:LINE]})
+        tail.append(text[:LINE])
     return {"bytes": size, "lines": number, "matches": matches, "tail": list(tail)}
+
+
+def _lines(parts: List[Tuple[str, int]]) -> Iterator[bytes]:
+    for path, start in parts:
+        if Path(path).exists():
+            with Path(path).open("rb") as stream:
+                stream.seek(start)
+                yield from iter(lambda: stream.readline(1 << 20), b"")
 
 
 class _Session:

@@ -47,6 +47,7 @@ class _Supervisor:
         self.child = 0
         self.stopping = False
         self.starts: List[float] = []
+        self.log_start = self.rotations = 0
 
     def run(self) -> int:
         while True:
@@ -72,6 +73,8 @@ class _Supervisor:
         scratch.mkdir(parents=True, mode=0o700)
         self.starts.append(time.time())
         print(banner(self.spec.release), flush=True)
+        if len(self.starts) == 1:
+            self.log_start = self.log.stat().st_size
         self.child = os.fork()
         if self.child == 0:
             _become(self.spec)
@@ -86,7 +89,9 @@ class _Supervisor:
             got = signal.sigtimedwait(_SIGNALS, 2)
             if got is not None and got.si_signo == signal.SIGTERM:
                 self.stop()
-            _rotate(self.log)
+            if _rotate(self.log):
+                self.rotations += 1
+                self.say("")
 
     def stop(self) -> None:
         """Somebody wants the unit to end: no restart, and the whole group is asked to go."""
@@ -137,6 +142,8 @@ class _Supervisor:
             "release": self.spec.release,
             "port": self.spec.ports[0] if self.spec.ports else 0,
             "restarts": len(self.starts) - 1,
+            "log_start": self.log_start,
+            "rotations": self.rotations,
             "note": note,
         }
         files.write(self.units.path(self.spec.name, "pid"), files.canonical(state))
@@ -156,9 +163,13 @@ def _become(spec: Spec) -> None:
         os._exit(127)
 
 
-def _rotate(log: Path) -> None:
-    """Keep one older part. Copied and cut, not renamed: the process goes on writing to the file it has (O_APPEND)."""
+def _rotate(log: Path) -> bool:
+    """Keep one older part once the log is too large; gives whether it was.
+
+    Copied and cut, not renamed: the process goes on writing to the file it has (O_APPEND).
+    """
     if log.stat().st_size <= LOG_LIMIT:
-        return
+        return False
     log.with_name(log.name + ".1").write_bytes(log.read_bytes())
     os.truncate(str(log), 0)
+    return True

@@ -163,6 +163,13 @@ class Units:
         """The same as it may be kept and shown: without what looks secret."""
         return [probe.mask(line) for line in self.tail(name, lines)]
 
+    def log_start(self, name: str) -> Tuple[int, Optional[str]]:
+        """The byte of the unit's log at which it began, and the older part which that byte is in, if it is in that."""
+        said = self._said(name)
+        rotations = said.get("rotations", 0)
+        older = str(self.path(name, "log.1")) if rotations else None
+        return (said.get("log_start", 0) if rotations < 2 else 0), older  # after two, what came first is gone
+
     def _said(self, name: str) -> Dict[str, Any]:
         said = files.read_json(self.path(name, "pid"))
         return said if isinstance(said, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -161,3 +162,18 @@ def test_retention_keeps_what_is_needed(rig: Any) -> None:
     assert rig.agent("begin", order).ok["state"] == "PROBED"
     assert rig.decide(order).ok["state"] == "CONFIRMED"
     assert set(rig.facts()["trees"]) == kept
+
+
+def test_a_name_may_hold_what_else_ends_lines(tmp_path: Path) -> None:
+    name = "line\u2028separator\x85.txt"
+    (tmp_path / name).write_text("text")
+    listing = f"{hashlib.sha256(b'text').hexdigest()}  {name}\n".encode()
+    (tmp_path / store.MANIFEST).write_bytes(listing)
+    assert store.verify(tmp_path, hashlib.sha256(listing).hexdigest())[0] == 2
+
+
+def test_the_store_is_sha1_whatever_the_machine_prefers(rig: Any) -> None:
+    tree = rig.trees["one"]
+    request = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
+    assert rig.agent("receive", request, tree.bundle, GIT_DEFAULT_HASH="sha256").ok
+    assert rig.facts()["commits"] == [tree.commit]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import files, journal, locking, processes, supervisor
+from kdeploy_agent import files, journal, locking, probe, processes, supervisor
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.units import MARK, Spec, tail
+from kdeploy_agent.units import MARK, Spec, banner, tail
 
 from .conftest import REMOTE
 
@@ -210,3 +210,37 @@ def test_the_last_lines_of_a_log(tmp_path: Any, text: str, since: str, lines: li
     log = tmp_path / "log"
     log.write_bytes(text.encode())
     assert tail(log, 100, since) == lines
+
+
+def scanned(rig: Any) -> list[str]:
+    start, older = rig.units.log_start("server")
+    found = probe.scan_log(str(rig.units.path("server", "log")), ["Traceback"], start=start, older=older)
+    return [one["text"] for one in found["matches"]]
+
+
+def test_a_banner_that_a_server_prints_hides_nothing(rig: Any) -> None:
+    log = rig.units.path("server", "log")
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback of the release before\n")
+    script = f"print('Traceback mine'); print({banner('r1')!r}); import time; time.sleep(600)"
+    rig.units.start(spec(rig, script))
+    wait(lambda: log.read_text().count("starting release") == 2)
+    assert scanned(rig) == ["Traceback mine"]
+
+
+def test_a_rotation_hides_nothing(rig: Any) -> None:
+    log = rig.units.path("server", "log")
+    log.parent.mkdir(parents=True)
+    log.write_text("Traceback of the release before\n")
+    fill = f"import sys, time; print('Traceback mine'); sys.stdout.write('x' * {supervisor.LOG_LIMIT} + '\\n')"
+    rig.units.start(spec(rig, f"{fill}; sys.stdout.flush(); time.sleep(600)"))
+    wait(lambda: rig.units.log_start("server")[1] is not None)
+    with log.open("a") as file:
+        file.write("Traceback after\n")
+    assert scanned(rig) == ["Traceback mine", "Traceback after"]
+
+
+def test_one_endless_line_does_not_hold_up_the_scan() -> None:
+    began = time.monotonic()
+    assert probe.mask("x" * 200_000 + " api_key='a'") == "x" * 200_000 + " api_key=(withheld)"
+    assert time.monotonic() - began < 5
