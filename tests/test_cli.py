@@ -234,6 +234,11 @@ def test_a_cache_that_cannot_be_made(small: Small, tmp_path: Path, cache: str) -
     assert "hint: make room there" in done.stderr
 
 
+def test_a_machine_without_git(small: Small, tmp_path: Path) -> None:
+    done = small.run("stage", "profiles/base.yaml", code=ExitCode.PREFLIGHT, PATH=str(tmp_path))
+    assert "error: staging needs git, and none is in the PATH" in done.stderr
+
+
 def test_a_name_no_file_system_has(small: Small) -> None:
     long = "x" * 300
     assert "cannot be read: File name too long" in small.run("stage", long, code=ExitCode.PROFILE).stderr

@@ -15,12 +15,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import git
-
 from kdeploy import places
-from kdeploy.errors import ConflictError
+from kdeploy.errors import ConflictError, PreflightError
 from kdeploy.stage.cache import refused
 from kdeploy.stage.stream import Commit, commits
+
+try:
+    import git
+except ImportError as fault:  # GitPython asks for the program when it is imported
+    raise PreflightError("staging needs git, and none is in the PATH", hint="install git 2.29 or later") from fault
 
 # Attributes in .git/info win over any .gitattributes of the tree: bytes in, bytes out.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
