@@ -122,7 +122,7 @@ class LockedError(KdeployError):
 
 
 class PreflightError(KdeployError):
-    """The host cannot serve this release; nothing was stopped."""
+    """The host cannot serve this release, or this machine cannot stage it; nothing was stopped."""
 
     code = ExitCode.PREFLIGHT
 

@@ -141,7 +141,6 @@ def make(facts: Facts, release: Release) -> Plan:
     wrong = _not_right(facts, release)
     if wrong is None:
         return Plan(release.id, (), f"{release.id} is live, known-good, and every file is what was declared")
-    front = release.launch.front
     tree, live = release.tree[:12], facts.current
     steps = []
     if release.tree not in facts.trees or facts.rehash_ok is False:
@@ -156,7 +155,7 @@ def make(facts: Facts, release: Release) -> Plan:
     steps += [
         Step("switch", f"{stop}; start {release.id} on 127.0.0.1:{release.launch.port}, the public port closed"),
         Step("gate", "ask it, judge its answers"),
-        Step("open", f"open {front.host}:{front.port if front.kind == 'router' else release.launch.port} and watch it"),
+        Step("open", f"open {release.launch.front.url(release.launch.port)} and watch it"),
         Step("confirm", "mark it known-good"),
     ]
     return Plan(release.id, tuple(steps), wrong)

@@ -38,6 +38,12 @@ class Front:
     port: int
     metrics_port: int | None
 
+    def url(self, private_port: int) -> str:
+        """Where clients reach it; without a front that is the server's own port."""
+        if self.kind == "none":
+            return f"http://127.0.0.1:{private_port}"
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
 
 @dataclass(frozen=True)
 class Launch:

@@ -35,12 +35,11 @@ def show_anchors(verified: Sequence[Verified]) -> None:
 def show_plan(planned: Planned) -> None:
     """The release, its patches with files and line counts, and the steps on each host."""
     release = planned.release
-    front = release.launch.front
     render.lines(
         [
             f"release {release.id}  {release.service}  {release.version}",
             f"engine  {release.engine}",
-            f"serves  {front.host}:{front.port if front.kind == 'router' else release.launch.port}",
+            f"serves  {release.launch.front.url(release.launch.port)}/v1",
         ]
     )
     for one in planned.report.patches:
@@ -77,8 +76,7 @@ def show_applied(applied: Applied) -> None:
         if not outcome.changed:
             render.lines([f"{outcome.host}: nothing to do: {outcome.reason}"])
             continue
-        front = applied.release.launch.front
-        port = front.port if front.kind == "router" else applied.release.launch.port
+        launch = applied.release.launch
         checks = len(outcome.verdict.checks) if outcome.verdict else 0
         render.lines(
             [
@@ -86,7 +84,7 @@ def show_applied(applied: Applied) -> None:
                 f"  version   {applied.release.version}",
                 f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
                 f"  gate      {checks} checks passed",
-                f"  clients   http://{front.host}:{port}/v1",
+                f"  clients   {launch.front.url(launch.port)}/v1",
             ]
         )
 

@@ -65,3 +65,15 @@ def test_runtime_key_covers_all_that_decides() -> None:
         for one in [("a==1", "3.11", ["a"]), ("a==2", "3.11", ["a"]), ("a==1", "3.12", ["a"]), ("a==1", "3.11", [])]
     }
     assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("front", "url"),
+    [
+        (Front("router", "127.0.0.1", 2, 3), "http://127.0.0.1:2"),
+        (Front("router", "::", 2, 3), "http://[::]:2"),
+        (Front("none", "127.0.0.1", 2, None), "http://127.0.0.1:9"),
+    ],
+)
+def test_where_clients_go(front: Front, url: str) -> None:
+    assert front.url(9) == url

@@ -17,7 +17,8 @@ def main() -> None:
     """The entry point of the `kdeploy` command."""
     with contextlib.suppress(ValueError):  # not in the main thread
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: undo what was begun, then go
-            signal.signal(number, _terminated)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup kdeploy …
+                signal.signal(number, _terminated)
     try:
         app()
     except KeyboardInterrupt:  # between two commands' worth of code: nothing was begun
