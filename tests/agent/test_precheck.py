@@ -164,7 +164,8 @@ def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
         first = rig.agent("precheck", {"release": release}).ok["findings"]
         remembered = list((rig.layout.cache(release["tree"]) / "precheck").glob("*.json"))
         assert bool(remembered) is known
-        assert rig.agent("precheck", {"release": release}).ok["findings"] == first
+        again = rig.agent("precheck", {"release": release}).ok["findings"]
+        assert again[:-1] == first[:-1]  # the last one says how much of the disk is free at this moment
     remembered[0].write_text(remembered[0].read_text().replace("runs", "RUNS"))
     again = rig.agent("precheck", {"release": release}).ok["findings"]
     assert any("RUNS" in finding["detail"] for finding in again)
