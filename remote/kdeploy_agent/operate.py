@@ -14,9 +14,9 @@ from kdeploy_agent.follow import Follow, follow_log
 from kdeploy_agent.journal import DONE, Journal, Transaction
 from kdeploy_agent.journal import parse as parse_line
 from kdeploy_agent.layout import Layout
+from kdeploy_agent.order import Order
 from kdeploy_agent.protocol import Call, listening
 from kdeploy_agent.switch import Switch
-from kdeploy_agent.transaction import Order
 from kdeploy_agent.units import Units, tail
 
 _HEALERS = 2  # that one watcher starts: a third would end like the two before

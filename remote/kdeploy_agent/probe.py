@@ -83,12 +83,12 @@ def mask(line: str) -> str:
     return SECRET_IN_LOG.sub(r"\1(withheld)", line)
 
 
-def scan_log(path: str, signatures: List[str], since: str = "", start: int = 0, older: Optional[str] = None) -> Json:
+def scan_log(path: str, signatures: List[str], start: int = 0, older: Optional[str] = None) -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
-    A log goes on from one release to the next: only what comes after byte `start` counts, and after the last line that
-    is `since`. `older` is the part of the log that was moved away meanwhile; then `start` is a byte of that. The first
-    matching lines are kept, and the last lines of all; values that look secret are left out. No file is an empty log.
+    A log goes on from one release to the next: only what comes after byte `start` counts. `older` is the part of the
+    log that was moved away meanwhile; then `start` is a byte of that. The first matching lines are kept, and the last
+    lines of all; values that look secret are left out. No file is an empty log.
     """
     wanted = re.compile("|".join("(?:%s)" % one for one in signatures)) if signatures else None
     matches: List[Json] = []
@@ -96,11 +96,6 @@ def scan_log(path: str, signatures: List[str], since: str = "", start: int = 0, 
     size = number = 0
     for raw in _lines([(older, start), (path, 0)] if older else [(path, start)]):
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if since and text == since:
-            size = number = 0
-            matches.clear()
-            tail.clear()
-            continue
         size, number = size + len(raw), number + 1
         text = mask(text)
         if wanted is not None and len(matches) < MATCHES and wanted.search(text):

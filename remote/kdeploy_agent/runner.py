@@ -17,7 +17,8 @@ from kdeploy_agent import detach, locking
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import Lock
-from kdeploy_agent.transaction import Order, Run
+from kdeploy_agent.order import Order
+from kdeploy_agent.transaction import Run
 
 
 def launch(layout: Layout, order: Order, lock: Lock) -> None:

@@ -7,10 +7,8 @@ first effect ends in one of three lines: CONFIRMED, ROLLED_BACK (what served bef
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -18,6 +16,7 @@ from kdeploy_agent import files, inspection, probe, retention, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
+from kdeploy_agent.order import Order
 from kdeploy_agent.switch import Failed, Switch
 from kdeploy_agent.units import Units
 
@@ -28,33 +27,6 @@ STOPPED = "the service was stopped before it could go back"
 _BRIEF_WITHIN_S = 120.0
 _RESERVE = 8 * 1024 * 1024  # bytes; a way back writes a few journal lines, notes and a rejected server's last words
 _WORDS_KEPT = 400  # lines of a rejected server's log
-
-
-@dataclass(frozen=True)
-class Order:
-    """What an operator asked for; stored before anything happens, so that a successor can go on from it."""
-
-    txn: str
-    by: str
-    goal: str
-    release: Dict[str, Any]
-    probes: Dict[str, Any]
-    start_s: float
-    probe_s: float
-    decide_s: float
-    soak_s: float
-
-    @classmethod
-    def read(cls, layout: Layout, txn: str) -> "Order":
-        """The stored order of a transaction; raises `fault` when it is not there."""
-        stored = files.read_json(layout.transaction(txn) / "order.json")
-        if stored is None:
-            raise AgentError("fault", f"the order of transaction {txn} is gone")
-        return cls(**stored)
-
-    def write(self, layout: Layout) -> None:
-        """Store the order."""
-        files.write(layout.transaction(self.txn) / "order.json", files.ordered(dataclasses.asdict(self)))
 
 
 class Run:
