@@ -191,6 +191,7 @@ def test_a_proof_does_not_outlive_us(small: Small, tmp_path: Path, number: int) 
     with subprocess.Popen(
         [sys.executable, "-m", "kdeploy", "prove", profile], cwd=small.folder, stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whoever runs us under nohup has it ignored
     ) as child:  # fmt: skip
         deadline = time.monotonic() + 60
         while len(list(seen.iterdir())) < 2:
