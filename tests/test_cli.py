@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -212,6 +213,16 @@ def test_an_unknown_patch_set_in_a_profile_has_its_place(small: Small) -> None:
     error = small.json("stage", "profiles/p.yaml", code=ExitCode.PATCHSET)
     assert (error["where"]["line"], error["where"]["column"]) == (4, 3)
     assert "half/1.0.0" in error["hint"]
+
+
+def test_an_index_that_serves_another_file(small: Small) -> None:
+    lock = small.folder / "kdeploy.lock"
+    digest = re.search(r"[0-9a-f]{64}", lock.read_text())
+    assert digest is not None
+    lock.write_text(lock.read_text().replace(digest[0], "0" * 64))
+    error = small.json("stage", "profiles/base.yaml", code=ExitCode.REMOTE)
+    assert f"has sha256 {digest[0]}, the lock pins 000000" in error["message"]
+    assert "do not use it" in error["hint"]
 
 
 def test_an_unreachable_index(small: Small) -> None:
