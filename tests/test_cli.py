@@ -219,9 +219,9 @@ def test_an_index_that_serves_another_file(small: Small) -> None:
     lock = small.folder / "kdeploy.lock"
     digest = re.search(r"[0-9a-f]{64}", lock.read_text())
     assert digest is not None
-    lock.write_text(lock.read_text().replace(digest[0], "0" * 64))
+    lock.write_text(lock.read_text().replace(digest[0], "f" * 64))
     error = small.json("stage", "profiles/base.yaml", code=ExitCode.REMOTE)
-    assert f"has sha256 {digest[0]}, the lock pins 000000" in error["message"]
+    assert f"has sha256 {digest[0]}, the lock pins ffffff" in error["message"]
     assert "do not use it" in error["hint"]
 
 
