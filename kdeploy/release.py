@@ -31,7 +31,7 @@ def stamped_version(engine_version: str, tree: str) -> str:
 
 @dataclass(frozen=True)
 class Front:
-    """What owns the public port: `router` (SGLang's own) or `none` (clients use the server's port)."""
+    """What owns the public port: `socket` (systemd's), `router` (SGLang's), or `none` (the server's own port)."""
 
     kind: str
     host: str
@@ -47,7 +47,10 @@ class Front:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a tree is served. `runtime` is `{"venv": PATH}` or `{"key": KEY}` of one made from a lock."""
+    """How a tree is served. `runtime` is `{"venv": PATH}` or `{"key": KEY}` of one made from a lock.
+
+    Of `secrets` a release knows the names alone: their values may change without making it another one.
+    """
 
     runtime: Mapping[str, str]
     module: str
@@ -55,6 +58,7 @@ class Launch:
     env: Mapping[str, str]
     port: int
     front: Front
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,14 @@ def read(document: Mapping[str, Any]) -> Release:
         **{
             **document,
             "patchsets": tuple(document["patchsets"]),
-            "launch": Launch(**{**launch, "args": tuple(launch["args"]), "front": Front(**launch["front"])}),
+            "launch": Launch(
+                **{
+                    **launch,
+                    "args": tuple(launch["args"]),
+                    "front": Front(**launch["front"]),
+                    "secrets": tuple(launch.get("secrets", ())),
+                }
+            ),
         }
     )
 

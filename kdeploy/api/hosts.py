@@ -211,6 +211,7 @@ def make_release(staged: Staged) -> Release:
         env=dict(sorted(file.serve.env.items())),
         port=file.serve.private_port,
         front=Front(file.serve.front, file.serve.host, file.serve.port, file.serve.metrics_port),
+        secrets=tuple(sorted(file.serve.secrets)),
     )
     return release.make(
         service=file.service,

@@ -74,18 +74,45 @@ class Runtime(Model):
         return self
 
 
+class Secret(Model):
+    """Where the value of a secret is found on the operator's machine; it is sent on stdin and kept 0600 on the host."""
+
+    env: Variable | None = Field(default=None, description="an environment variable of yours")
+    file: Value | None = Field(default=None, description="a file of yours; one newline at its end is dropped")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Secret:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("give either 'env' (a variable of yours) or 'file' (a path on this machine)")
+        return self
+
+
+class Machine(Model):
+    """What the host must be; compared with nvidia-smi before anything is stopped."""
+
+    gpus: Annotated[int, Field(ge=1, le=64)] = Field(description="how many GPUs")
+    gpu: Value = Field(description="part of their name as nvidia-smi says it: B300, RTX PRO 6000")
+    compute_capability: Annotated[str, Field(pattern=r"^[1-9][0-9]?\.[0-9]$")] = Field(description="10.3, 12.0")
+    nvlink: bool = Field(default=False, description="they are joined by NVLink: the fabric manager must be done")
+
+
 class Serve(Model):
     """How the engine is launched, and where clients find it."""
 
     host: str = Field(default="127.0.0.1", description="address of the public port")
     port: Port = Field(description="the public port: closed until the gate has passed")
     private_port: Port = Field(description="loopback port of the server itself")
-    front: Literal["router", "none"] = Field(default="router", description="what owns the public port")
+    front: Literal["socket", "router", "none"] = Field(
+        default="router", description="what owns the public port; socket is systemd's own, for one server behind it"
+    )
     metrics_port: Port | None = Field(default=None, description="loopback port of the router's metrics")
     args: dict[Flag, Argument] = Field(
         description="SGLang's own flags without the leading dashes; true is a bare flag, false or null leaves it out"
     )
-    env: dict[Variable, Value] = Field(default={}, description="environment of the server")
+    env: dict[Variable, Value] = Field(default={}, description="environment of the server; no secrets")
+    secrets: dict[Variable, Secret] = Field(
+        default={}, description="environment whose values stay out of releases, logs and evidence: HF_TOKEN: {env: …}"
+    )
 
     @field_validator("host")
     @classmethod
@@ -146,6 +173,7 @@ class ProfileFile(Model):
     )
     patchsets: list[str] = Field(description="NAME/VERSION, applied in this order")
     hosts: Annotated[list[str], Field(min_length=1)] = Field(description="names from hosts.yaml")
+    machine: Machine | None = Field(default=None, description="what each host must be; not looked at when left out")
     runtime: Runtime
     prove: Runtime | None = Field(default=None, description="where proofs run here; the runtime when it is a lock")
     serve: Serve
@@ -167,11 +195,13 @@ class ProfileFile(Model):
 
 
 class SSH(Model):
-    """How a host is reached by SSH."""
+    """How a host is reached by SSH. What is left out comes from ssh_config(5), ProxyJump included."""
 
-    address: str = Field(description="host name or address; ssh_config aliases work")
-    port: Port = 22
-    user: str | None = None
+    address: Value = Field(description="host name or address; an alias of ssh_config works")
+    port: Port | None = None
+    user: Value | None = None
+    key: Value | None = Field(default=None, description="private key file; the agent's keys and ssh_config's else")
+    jump: Value | None = Field(default=None, description="another host to go through: USER@HOST:PORT")
 
 
 class HostEntry(Model):
@@ -180,6 +210,8 @@ class HostEntry(Model):
     local: bool = Field(default=False, description="this machine")
     ssh: SSH | None = None
     root: str | None = Field(default=None, description="kdeploy's folder there; /opt/kdeploy, or in the home folder")
+    python: Value = Field(default="python3", description="the host's own Python that runs the agent: 3.8 or newer")
+    sudo: bool = Field(default=False, description="run the agent by `sudo -n`: it never asks for a password")
 
     @field_validator("root")
     @classmethod
