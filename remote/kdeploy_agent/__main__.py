@@ -65,9 +65,10 @@ def _call() -> Call:
     return Call(Layout(root, str(request.get("service") or "")), request, sys.stdin.buffer)
 
 
-def _explain(fault: Exception, verb: str) -> Dict[str, str]:
+def _explain(fault: Exception, verb: str) -> Dict[str, Any]:
     if isinstance(fault, AgentError):
-        return {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
+        told: Dict[str, Any] = {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
+        return {**told, "details": list(fault.details)} if fault.details else told
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = "preflight" if verb in _HARMLESS else "fault"
         return {"kind": kind, "message": f"the disk is full: {fault}", "hint": "make room and try again"}

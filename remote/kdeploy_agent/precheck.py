@@ -11,12 +11,11 @@ from typing import Any, Dict, Iterator, List
 
 from kdeploy_agent import files, processes, runtimes, serving
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.finding import Finding, judged, refusal
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call
 from kdeploy_agent.switch import Switch
 from kdeploy_agent.units import Units
-
-Finding = Dict[str, Any]
 
 _INSIDE_WITHIN_S = 300.0
 _FREE_BYTES = 2 * 1024**3  # what caches and logs of a first start come to
@@ -27,12 +26,17 @@ _MODEL_FLAGS = {
 
 
 def precheck(call: Call) -> Dict[str, Any]:
-    """Verb: findings about `release` on this host; stops nothing, starts nothing that serves."""
+    """Verb: findings about `release` on this host; stops nothing, starts nothing that serves.
+
+    `strict` makes what is wrong an error of kind `preflight`, so that what was sent ahead behind it is not done.
+    """
     release = call.mapping("release")
     findings: List[Finding] = []
     for finding in _look(call.layout, release):
         call.emit("finding", **finding)
         findings.append(finding)
+    if call.request.get("strict") and not all(finding["ok"] for finding in findings):
+        raise refusal(findings)
     return {"findings": findings}
 
 
@@ -187,4 +191,4 @@ def _filled(path: Path) -> bool:
 
 
 def _finding(check: str, ok: bool, detail: str, hint: str = "") -> Finding:
-    return {"check": check, "ok": ok, "detail": detail, "hint": "" if ok else hint}
+    return judged(check, ok, detail, hint)

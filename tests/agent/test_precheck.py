@@ -39,6 +39,23 @@ def test_precheck_beside_a_live_release_stops_nothing(rig: Any) -> None:
     assert rig.facts()["units"]["server"]["pid"] == pid
 
 
+def test_strict_makes_what_is_wrong_an_error(rig: Any) -> None:
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    assert all(one["ok"] for one in rig.agent("precheck", {"release": release, "strict": True}).ok["findings"])
+    release["launch"]["args"] += ["--max-total-tokns", "5"]
+    release["launch"]["front"]["host"] = "no.such.host.invalid"
+    answer = rig.agent("precheck", {"release": release, "strict": True})
+    assert answer.error["kind"] == "preflight" and answer.status == 1
+    assert answer.error["message"] == "arguments: unrecognized arguments: --max-total-tokns 5"
+    assert answer.error["hint"] == "did you mean --max-total-tokens?"
+    assert answer.error["details"][0].startswith("public address: this host cannot listen at no.such.host.invalid")
+    assert "nothing was stopped" in answer.error["details"][-1]
+    assert len([event for event in answer.events if event["event"] == "finding"]) > 5
+    lenient = rig.agent("precheck", {"release": release}).ok["findings"]
+    assert [one["check"] for one in lenient if not one["ok"]] == ["arguments", "public address"]
+
+
 def test_an_unknown_flag_names_the_nearest(rig: Any) -> None:
     assert rig.receive("one").ok
     release = rig.release("one")
