@@ -90,6 +90,11 @@ class Layout:
         return self.home / "transactions"
 
     @property
+    def secrets(self) -> Path:
+        """Values that servers are started with and nobody else is told; a file each, for their owner only."""
+        return self.home / "secrets"
+
+    @property
     def empty(self) -> Path:
         """The working folder of servers: nothing in it can shadow a module of the release."""
         return self.home / "empty"
