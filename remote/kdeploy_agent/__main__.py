@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NoReturn
 from kdeploy_agent import facts, operate, precheck, runner, runtimes, store, supervisor
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import Call, default_root, read_request, say
+from kdeploy_agent.protocol import Call, default_root, read_request, say, serve
 
 VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "facts": facts.facts,
@@ -62,7 +62,9 @@ def _run(words: List[str]) -> int:
 def _call() -> Call:
     request = read_request(sys.stdin.buffer.readline())
     root = Path(request.get("root") or default_root()).expanduser()
-    return Call(Layout(root, str(request.get("service") or "")), request, sys.stdin.buffer)
+    layout = Layout(root, str(request.get("service") or ""))
+    serve(layout)
+    return Call(layout, request, sys.stdin.buffer)
 
 
 def _explain(fault: Exception, verb: str) -> Dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import client, files, locking, serving, store
+from kdeploy_agent import client, files, locking, secrets, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
@@ -87,6 +87,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "commits": store.commits(layout),
         "transaction": _last(last, held) if last else None,
         "lock": held,
+        "secrets": secrets.digests(layout),
         "units": {name: dataclasses.asdict(units.status(name)) for name in ("server", "front")},
         "rehash": _rehash(layout, rehash) if rehash and layout.tree(rehash).is_dir() else None,
         "answers": _answers(layout, server.release) if rehash and server.alive else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Optional
 
-from kdeploy_agent import files, locking, runner, serving
+from kdeploy_agent import files, locking, probe, runner, secrets, serving
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.follow import Follow, follow_log
 from kdeploy_agent.journal import DONE, Journal, Transaction
@@ -89,9 +89,9 @@ def logs(call: Call) -> Dict[str, Any]:
         raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
     size = path.stat().st_size if path.exists() else 0  # what is written from now on belongs to `follow`
     for line in tail(path, lines, end=size):
-        call.emit("line", text=line)
+        call.emit("line", text=probe.mask(line))
     if call.request.get("follow"):
-        follow_log(path, size, lambda line: call.emit("line", text=line), listening)
+        follow_log(path, size, lambda line: call.emit("line", text=probe.mask(line)), listening)
     return {"path": str(path)}
 
 
@@ -129,10 +129,24 @@ def _launch(call: Call, order: Order) -> None:
                 f"release {order.release['id']} was never confirmed on this host",
                 "roll back to one of known_goods, or apply it",
             )
+        _keep_secrets(call, order)
     except BaseException:
         lock.release()
         raise
     runner.launch(layout, order, lock)
+
+
+def _keep_secrets(call: Call, order: Order) -> None:
+    """Keep the values that came with the request, apart from the order; each that the release needs must be here."""
+    needed, sent = secrets.names_of(order.release), call.mapping("secrets")
+    if set(sent) - set(needed):
+        raise AgentError("usage", f"secrets that the release does not ask for: {', '.join(set(sent) - set(needed))}")
+    secrets.replace(call.layout, order.txn, sent)
+    try:
+        secrets.load(call.layout, needed)
+    except AgentError:
+        secrets.take_back(call.layout, order.txn)
+        raise
 
 
 def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[str, Any]:

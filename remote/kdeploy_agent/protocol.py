@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import IO, Any, Dict, List, Optional
 
+from kdeploy_agent import secrets
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 
@@ -56,8 +57,19 @@ class Call:
         say({"event": event, **fields})
 
 
+_served: List[Layout] = []  # the services this process answers for
+
+
+def serve(layout: Layout) -> None:
+    """From now on answers are about this service, and hide its secrets."""
+    if layout not in _served:
+        _served.append(layout)
+
+
 def say(answer: Dict[str, Any]) -> None:
-    """Write one JSON line to stdout and flush it."""
+    """Write one JSON line to stdout and flush it; no secret of the service leaves the host in it."""
+    for layout in _served:
+        answer = secrets.mask_all(layout, answer)
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Optional
 
-from kdeploy_agent import detach, locking
+from kdeploy_agent import detach, locking, secrets
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import Lock
@@ -48,6 +48,8 @@ def guard(layout: Layout, txn: str, handle: int) -> int:
     for name in [name for name in os.environ if name.startswith("KDEPLOY_CRASH_")]:
         del os.environ[name]  # the test hook is for the runner
     heal(layout)
+    if txn not in Journal(layout.journal).transactions():  # killed before its first line: nothing goes back for it
+        secrets.take_back(layout, txn)
     return 0
 
 

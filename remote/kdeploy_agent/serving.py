@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import files
+from kdeploy_agent import files, secrets
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import MARK, Spec
@@ -99,7 +99,9 @@ def server(layout: Layout, release: Dict[str, Any]) -> Spec:
     argv = (str(python_of(layout, release)), "-m", launch["module"], *launch["args"])
     grace_s = float(launch.get("grace_s", _SERVER_GRACE_S))
     spec = _spec(layout, release, "server", argv, (launch["port"],), grace_s)
-    return dataclasses.replace(spec, tree=str(layout.tree(release["tree"])), manifest=release["manifest"])
+    return dataclasses.replace(
+        spec, tree=str(layout.tree(release["tree"])), manifest=release["manifest"], secrets=secrets.names_of(release)
+    )
 
 
 def front(layout: Layout, release: Dict[str, Any]) -> Optional[Spec]:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import List, Optional
 
-from kdeploy_agent import files, processes, store
+from kdeploy_agent import files, processes, secrets, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import MARK, Spec, Units, banner
@@ -36,11 +36,12 @@ def supervise(layout: Layout, name: str) -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         print("kdeploy: prctl(PR_SET_CHILD_SUBREAPER) failed; orphans are found by their mark only", flush=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    return _Supervisor(units, spec).run()
+    return _Supervisor(layout, units, spec).run()
 
 
 class _Supervisor:
-    def __init__(self, units: Units, spec: Spec) -> None:
+    def __init__(self, layout: Layout, units: Units, spec: Spec) -> None:
+        self.layout = layout
         self.units = units
         self.spec = spec
         self.log = units.path(spec.name, "log")
@@ -77,7 +78,7 @@ class _Supervisor:
             self.log_start = self.log.stat().st_size
         self.child = os.fork()
         if self.child == 0:
-            _become(self.spec)
+            _become(self.layout, self.spec)
         self.say("")
 
     def wait(self) -> str:
@@ -149,13 +150,14 @@ class _Supervisor:
         files.write(self.units.path(self.spec.name, "pid"), files.canonical(state))
 
 
-def _become(spec: Spec) -> None:
-    """In the forked child: turn into the unit's process. Never returns."""
+def _become(layout: Layout, spec: Spec) -> None:
+    """In the forked child: turn into the unit's process, which alone is given the secrets. Never returns."""
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.chdir(spec.cwd)
-        os.execve(spec.argv[0], list(spec.argv), dict(spec.env))
+        env = {**spec.env, **secrets.load(layout, spec.secrets)}
+        os.execve(spec.argv[0], list(spec.argv), env)
     except BaseException as fault:
         print(f"kdeploy: cannot run {spec.argv[0]}: {fault}", flush=True)
     finally:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from kdeploy_agent import files, inspection, probe, retention, serving, store
+from kdeploy_agent import files, inspection, probe, retention, secrets, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
@@ -102,6 +102,7 @@ class Run:
     def back(self, reason: str) -> None:
         """Undo: what served before serves again, or known-good; nothing, when nothing did."""
         self._make_room()
+        self._take_secrets_back()
         at = self._now()
         if not at.touched:
             self._end("ROLLED_BACK", reason, NOTHING_STOPPED)
@@ -130,6 +131,7 @@ class Run:
             self._end("ROLLED_BACK", reason, NOTHING_BEFORE)
 
     def _halt(self, at: Transaction) -> None:
+        self._take_secrets_back()
         reason = at.reason or f"the transaction's process was killed at {at.state} ({at.phase})"
         problems = self._shut(at) if at.touched else []
         self._end("NEEDS_OPERATOR" if problems else "ROLLED_BACK", "; ".join([reason, *problems]), STOPPED)
@@ -139,7 +141,8 @@ class Run:
         folder = self.layout.transaction(self.order.txn)
         folder.mkdir(parents=True, exist_ok=True)
         with open(str(folder / "notes.jsonl"), "a", encoding="utf-8", opener=files.private) as file:
-            file.write(json.dumps({"at": round(time.time(), 3), "note": text}) + "\n")
+            line = {"at": round(time.time(), 3), "note": secrets.mask(self.layout, text)}
+            file.write(json.dumps(line) + "\n")
 
     def _prepare(self) -> None:
         release, layout = self.release, self.layout
@@ -161,6 +164,7 @@ class Run:
         deadline = time.monotonic() + self.order.probe_s
         transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
         transcript.update(inspection.inspect(self.units, self.release, self.order.probes))
+        transcript = secrets.mask_all(self.layout, transcript)
         files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(transcript))
 
     def _refused(self) -> bool:
@@ -189,7 +193,13 @@ class Run:
         return verdict
 
     def _record(self, verdict: Dict[str, Any]) -> None:
-        files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(verdict))
+        masked = secrets.mask_all(self.layout, verdict)
+        files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(masked))
+
+    def _take_secrets_back(self) -> None:
+        """What served before is started with the values it had; without a disk to write them on, with what is there."""
+        with contextlib.suppress(OSError):
+            secrets.take_back(self.layout, self.order.txn)
 
     def _make_room(self) -> None:
         """A full disk is one of the reasons for going back; the journal needs a disk for that."""
@@ -198,6 +208,7 @@ class Run:
     def _keep_rejected(self, reason: str) -> None:
         """Why the release was rejected and what its server said: the log goes on with the next release's words."""
         kept = {"txn": self.order.txn, "reason": reason, "log": self.units.words("server", _WORDS_KEPT)}
+        kept = secrets.mask_all(self.layout, kept)
         with contextlib.suppress(OSError):  # a full disk must not keep us from going back
             files.write(self.layout.evidence(self.release["id"]) / "rejected.json", files.ordered(kept))
 
@@ -247,7 +258,8 @@ class Run:
         self._write(state, DONE, reason=reason, note=note)
 
     def _write(self, state: str, phase: str, **fields: Any) -> None:
-        self.journal.append(txn=self.order.txn, state=state, phase=phase, **fields)
+        told = secrets.mask_all(self.layout, fields)
+        self.journal.append(txn=self.order.txn, state=state, phase=phase, **told)
 
     def _now(self) -> Transaction:
         return self.journal.transactions()[self.order.txn]

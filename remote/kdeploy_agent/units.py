@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from kdeploy_agent import detach, files, probe, processes
+from kdeploy_agent import detach, files, probe, processes, secrets
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 
@@ -26,7 +26,8 @@ _STARTS_WITHIN_S = 30.0
 class Spec:
     """How to run a unit. `scratch` is emptied before each start; `ports` must be free once it has stopped.
 
-    A unit that runs the code of a `tree` names it, with its `manifest`: it is not restarted from other files.
+    A unit that runs the code of a `tree` names it, with its `manifest`: it is not restarted from other files. Of its
+    `secrets` a spec holds the names; whoever becomes the unit's process loads their values.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Spec:
     grace_s: float
     tree: str = ""
     manifest: str = ""
+    secrets: Tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Optional["Spec"]:
@@ -46,7 +48,8 @@ class Spec:
         stored = files.read_json(path)
         if stored is None:
             return None
-        return cls(**{**stored, "argv": tuple(stored["argv"]), "ports": tuple(stored["ports"])})
+        listed = {key: tuple(stored.get(key, ())) for key in ("argv", "ports", "secrets")}
+        return cls(**{**stored, **listed})
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,8 @@ class Units:
         return tail(self.path(name, "log"), lines, since=banner(self.status(name).release))
 
     def words(self, name: str, lines: int) -> List[str]:
-        """The same as it may be kept and shown: without what looks secret."""
-        return [probe.mask(line) for line in self.tail(name, lines)]
+        """The same as it may be kept and shown: without what is secret, or looks so."""
+        return [probe.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
 
     def log_start(self, name: str) -> Tuple[int, Optional[str]]:
         """The byte of the unit's log at which it began, and the older part which that byte is in, if it is in that."""
