@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Callable, List, Set
 
-from kdeploy_agent import files, serving, store
+from kdeploy_agent import files, secrets, serving, store
 from kdeploy_agent.journal import Journal
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import try_lock
@@ -34,11 +34,15 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
             note(f"release {folder} removed")
     needed: Set[str] = set()
     commits: Set[str] = set()
+    asked: Set[str] = set()
     for release in startable:
         document = serving.find_release(layout, release)
         if document:
             needed.add(document["tree"])
             commits.add(document["commit"])
+            asked.update(secrets.names_of(document))
+    for name in secrets.forget(layout, asked):
+        note(f"secret {name} removed: no release that is kept asks for it")
     receiving = try_lock(layout.home / "store.lock", 0)
     if receiving is None:
         note("somebody is sending a tree; unused trees stay until next time")

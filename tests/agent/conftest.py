@@ -156,8 +156,7 @@ class Rig:
         self, verb: str, request: dict[str, Any] | None = None, payload: bytes = b"", **env: str
     ) -> subprocess.Popen[bytes]:
         line = {"protocol": 1, "root": str(self.layout.root), "service": "local", **(request or {})}
-        asked = self.layout.root / f"request-{next(_TXN)}"
-        asked.parent.mkdir(parents=True, exist_ok=True)
+        asked = self.layout.root.with_name(f"request-{next(_TXN)}")  # beside the host: it may hold secrets
         asked.write_bytes(json.dumps(line).encode() + b"\n" + payload)
         base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(REMOTE)}
         command = self.command or [self.python, "-m", "kdeploy_agent"]
