@@ -1,4 +1,4 @@
-"""The agent's door: `VERB` with one JSON request on stdin, JSON lines out, one place where errors end.
+"""The agent's door: `session`, or one `VERB`; JSON lines in and out, one place where errors end.
 
 Three more commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
 `guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed, and
@@ -13,10 +13,10 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn
 
-from kdeploy_agent import facts, operate, precheck, runner, runtimes, store, supervisor
+from kdeploy_agent import facts, operate, precheck, runner, runtimes, session, store, supervisor
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import Call, default_root, read_request, say, serve
+from kdeploy_agent.protocol import Call, call_of, read_request, say
 
 VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "facts": facts.facts,
@@ -47,9 +47,12 @@ def _run(words: List[str]) -> int:
     if len(words) == 5 and words[0] == "heal":
         return runner.healer(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
     try:
+        if words == ["session"]:
+            return session.serve(VERBS, _explain)
         if len(words) != 1 or words[0] not in VERBS:
             raise AgentError("usage", f"unknown verb {' '.join(words)!r}", f"verbs: {', '.join(sorted(VERBS))}")
-        say({"result": VERBS[words[0]](_call())})
+        call = call_of(read_request(sys.stdin.buffer.readline()), sys.stdin.buffer)
+        say({"result": VERBS[words[0]](call)})
         return 0
     except BrokenPipeError:  # the operator hung up; what was begun goes on without
         sys.stderr.close()
@@ -57,14 +60,6 @@ def _run(words: List[str]) -> int:
     except Exception as fault:
         say({"error": _explain(fault, words[0] if words else "")})
         return 1
-
-
-def _call() -> Call:
-    request = read_request(sys.stdin.buffer.readline())
-    root = Path(request.get("root") or default_root()).expanduser()
-    layout = Layout(root, str(request.get("service") or ""))
-    serve(layout)
-    return Call(layout, request, sys.stdin.buffer)
 
 
 def _explain(fault: Exception, verb: str) -> Dict[str, Any]:

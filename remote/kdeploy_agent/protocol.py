@@ -6,8 +6,10 @@ import json
 import os
 import select
 import sys
+import threading
 from dataclasses import dataclass
-from typing import IO, Any, Dict, List, Optional
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Protocol
 
 from kdeploy_agent import secrets
 from kdeploy_agent.errors import AgentError
@@ -16,13 +18,21 @@ from kdeploy_agent.layout import Layout
 PROTOCOL = 1
 
 
+class Readable(Protocol):
+    """What a payload is read from."""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes, all by default; nothing at the end."""
+        ...
+
+
 @dataclass(frozen=True)
 class Call:
     """A request with the place it is about; what a verb reads its arguments from and answers through."""
 
     layout: Layout
     request: Dict[str, Any]
-    payload: IO[bytes]
+    payload: Readable
 
     def text(self, key: str) -> str:
         """The text at `key`, which must be there and not be empty."""
@@ -66,12 +76,23 @@ def serve(layout: Layout) -> None:
         _served.append(layout)
 
 
+def call_of(request: Dict[str, Any], payload: Readable) -> Call:
+    """The call that a request asks for, about its own root or the one this agent lies in."""
+    layout = Layout(Path(request.get("root") or default_root()), str(request.get("service") or ""))
+    serve(layout)
+    return Call(layout, request, payload)
+
+
+_saying = threading.Lock()  # a session's beats come from a thread of their own
+
+
 def say(answer: Dict[str, Any]) -> None:
     """Write one JSON line to stdout and flush it; no secret of the service leaves the host in it."""
     for layout in _served:
         answer = secrets.mask_all(layout, answer)
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
+    with _saying:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 def listening() -> bool:
@@ -99,10 +120,11 @@ def read_request(line: bytes) -> Dict[str, Any]:
 
 
 def default_root() -> str:
-    """Where kdeploy lives on this host when the request leaves it open."""
+    """Where kdeploy lives on this host when the request leaves it open: where this agent lies, else by our rights."""
+    home = Path(__file__).resolve().parent.parent
+    if home.is_file():  # ROOT/agent/agent-….pyz
+        return str(home.parent.parent)
     given = os.environ.get("KDEPLOY_ROOT")
     if given:
         return given
-    if os.access("/opt/kdeploy", os.W_OK) or os.access("/opt", os.W_OK):
-        return "/opt/kdeploy"
-    return "~/.local/share/kdeploy"
+    return "/opt/kdeploy" if os.geteuid() == 0 else str(Path.home() / ".local/share/kdeploy")
