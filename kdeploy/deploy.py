@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdeploy import plan as planning
@@ -24,6 +24,7 @@ from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
 from kdeploy.progress import Note
 from kdeploy.release import Release, flags
+from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
 from kdeploy.stage.tree import Stage
 from kdeploy.verdict import judge as judging
@@ -47,6 +48,8 @@ class Goal:
     """Key, lock text, Python version and with-deps of the runtime this project can make; None for one that is there."""
     gate: Gate
     prompts: tuple[asking.Prompt, ...]
+    secrets: Secrets = field(default_factory=Secrets)
+    """Values that go with the one request that begins a change; none for a rollback, which uses those on the host."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
         "probe_s": gate.probe_s,
         "decide_s": gate.decide_s,
         "soak_s": gate.soak_s,
+        "secrets": goal.secrets.reveal(),
     }
     patience = gate.start_s * 2 + gate.probe_s + gate.decide_s + gate.soak_s + 300
     teller = telling(host.name, note)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kdeploy import places
+from kdeploy.secrecy import conceal
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def add(verb: str, profile: Path, service: str, host: str, release: str, outcome
     When it cannot be written, stderr says so once, and nothing is raised: the outcome itself matters more.
     """
     path = _path()
-    entry = Entry(round(time.time(), 3), verb, str(profile), service, host, release, outcome)
+    entry = Entry(round(time.time(), 3), verb, str(profile), service, host, release, conceal(outcome))
     line = f"{json.dumps(asdict(entry))}\n".encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from kdeploy.errors import RemoteError
 from kdeploy.release import Release, flags
+from kdeploy.secrecy import Digests, Secrets
 
 Kind = Literal["push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
 
@@ -63,6 +64,8 @@ class Facts:
     rehash_ok: bool | None
     """Whether every file of the tree asked about has its sha256; None when it is not there or was not asked."""
     rehash_detail: str
+    secrets: Digests
+    """Of the values that the host keeps, to be compared with ours."""
     silent: str
     """Why server or front, which run, do not answer a client; empty when they do, or when it was not asked."""
 
@@ -94,6 +97,7 @@ class Facts:
                 front=_unit(units["front"]),
                 rehash_ok=rehash.get("ok"),
                 rehash_detail=rehash.get("detail") or "",
+                secrets=Digests(service["secrets"]["salt"], service["secrets"]["values"]),
                 silent=_silent(service.get("answers") or {}),
             )
         except (KeyError, TypeError, AttributeError) as fault:
@@ -136,9 +140,9 @@ class Plan:
         return tuple(step.kind for step in self.steps)
 
 
-def make(facts: Facts, release: Release) -> Plan:
-    """The plan that takes the host of `facts` to `release`."""
-    wrong = _not_right(facts, release)
+def make(facts: Facts, release: Release, secrets: Secrets | None = None) -> Plan:
+    """The plan that takes the host of `facts` to `release`, started with `secrets` (None: those that are there)."""
+    wrong = _not_right(facts, release, secrets or Secrets())
     if wrong is None:
         return Plan(release.id, (), f"{release.id} is live, known-good, and every file is what was declared")
     tree, live = release.tree[:12], facts.current
@@ -161,7 +165,7 @@ def make(facts: Facts, release: Release) -> Plan:
     return Plan(release.id, tuple(steps), wrong)
 
 
-def _not_right(facts: Facts, release: Release) -> str | None:
+def _not_right(facts: Facts, release: Release, secrets: Secrets) -> str | None:
     """Why the host does not serve `release` as declared; None when it does."""
     if facts.transaction is not None and facts.transaction.open:
         return f"a change was not finished (transaction {facts.transaction.txn}, {facts.transaction.state})"
@@ -177,6 +181,8 @@ def _not_right(facts: Facts, release: Release) -> str | None:
             return f"the {name} of {release.id} does not run"
         if unit.release != release.id:
             return f"the {name} that runs is of {unit.release}, not of {release.id}"
+    if changed := secrets.changed(facts.secrets):
+        return f"secret {', '.join(changed)} changes"
     if facts.silent:
         return f"{release.id} runs but does not answer: {facts.silent}"
     if facts.rehash_ok is not True:
@@ -196,6 +202,8 @@ def changes(live: Release, new: Release) -> tuple[str, ...]:
     found += _differences(flags(live.launch.args), flags(new.launch.args))
     old, env = live.launch.env, new.launch.env
     found += [f"environment {name} changes" for name in sorted({*old, *env}) if old.get(name) != env.get(name)]
+    found += [f"secret {name} comes" for name in new.launch.secrets if name not in live.launch.secrets]
+    found += [f"secret {name} goes" for name in live.launch.secrets if name not in new.launch.secrets]
     for what in ("runtime", "front"):
         if getattr(live.launch, what) != getattr(new.launch, what):
             found.append(f"{what} {getattr(live.launch, what)} -> {getattr(new.launch, what)}")

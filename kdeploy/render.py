@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kdeploy.errors import ExitCode, KdeployError
+from kdeploy.secrecy import conceal
 
 ENVELOPE = 1
 """Version of the JSON envelope: `{"kdeploy": 1, "verb", "exit", "result" | "error"}`."""
@@ -45,7 +46,8 @@ class Progress:
 
 
 def clean(text: str) -> str:
-    """Text from elsewhere made safe for a terminal: control characters (escape sequences) are shown, not obeyed."""
+    """Text from elsewhere made safe to show: control characters (escape sequences) as text, secrets not at all."""
+    text = conceal(text)
     return "".join(char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}" for char in text)
 
 
@@ -81,29 +83,29 @@ def envelope(verb: str, result: object = None, error: BaseException | None = Non
     else:
         document["error"] = {
             "kind": code.name.lower().replace("_", "-"),
-            "message": error.message if isinstance(error, KdeployError) else str(error),
+            "message": plain(error.message if isinstance(error, KdeployError) else str(error)),
             "where": plain(error.where) if isinstance(error, KdeployError) else None,
-            "hint": error.hint if isinstance(error, KdeployError) else None,
-            "details": list(error.details) if isinstance(error, KdeployError) else [],
+            "hint": plain(error.hint) if isinstance(error, KdeployError) else None,
+            "details": plain(error.details) if isinstance(error, KdeployError) else [],
         }
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON has it, without the secrets that this process has read."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {conceal(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     if isinstance(value, Path):
-        return str(value)
+        return conceal(str(value))
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, str | int | float | bool | None):
+        return conceal(value.decode("utf-8", "backslashreplace"))
+    if isinstance(value, int | float | bool | None):
         return value
-    return str(value)
+    return conceal(str(value))
 
 
 def error(fault: KdeployError) -> None:

@@ -26,6 +26,7 @@ RIGHT: dict[str, Any] = {
                         "reason": "", "running": False},
         "units": {"server": UNIT, "front": UNIT},
         "rehash": {"ok": True, "detail": ""},
+        "secrets": {"salt": "", "values": {}},
     },
 }  # fmt: skip
 

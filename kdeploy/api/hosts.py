@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import socket
@@ -21,6 +22,7 @@ from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Profile
 from kdeploy.progress import Note
 from kdeploy.release import Front, Launch, Release
+from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
 from kdeploy.transport.local import LocalTransport
@@ -42,6 +44,7 @@ class Planned:
 
 def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = False) -> Planned:
     """Everything apply does up to the first effect on a host; `offline` leaves the hosts out."""
+    values = Secrets() if offline else profile.read_secrets(profile.load(path))
     staged = stages.stage(path, note, check_out=False)
     declared = staged.declared
     report = staging.check(declared.base, declared.sets, declared.profile.engine_version)
@@ -50,15 +53,17 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     if not offline:
         for host in hosts_of(declared.profile):
             known = deploy.facts(host, made.tree)
-            plans[host.name] = plan.make(known, made)
-            changes[host.name] = _changes(host, known, made)
+            plans[host.name] = plan.make(known, made, values)
+            changes[host.name] = _changes(host, known, made, values)
     return Planned(staged, report, made, plans, changes, staging.diff(staged.stage) if diff else None)
 
 
-def _changes(host: Host, known: Facts, made: Release) -> tuple[str, ...]:
+def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if known.current is not None and known.current != made.id:
         found = plan.changes(deploy.release_on(host, known.current)[0], made)
+    coming = [name for name in values.changed(known.secrets) if f"secret {name} comes" not in found]
+    found = (*found, *(f"secret {name} changes" for name in coming))
     tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
     if tries and tries[0]["state"] != "CONFIRMED":
         reason = str(tries[0]["reason"]).partition("\n")[0][:120]
@@ -81,6 +86,7 @@ def apply(path: Path, note: Note) -> Applied:
 
     Raises what the step that failed raises; a host whose switch had begun is back on its known-good release then.
     """
+    values = profile.read_secrets(profile.load(path))  # what is missing is missing before anything happens
     staged = stages.stage(path, note, check_out=False)
     read = staged.declared.profile
     targets = tuple(hosts_of(read))
@@ -89,8 +95,8 @@ def apply(path: Path, note: Note) -> Applied:
     outcomes = []
     for host in targets:
         known = deploy.facts(host, made.tree)
-        steps = plan.make(known, made)
-        goal = _goal(read, made, staged)
+        steps = plan.make(known, made, values)
+        goal = dataclasses.replace(_goal(read, made, staged), secrets=values)
         with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
             outcomes.append(deploy.carry_out(host, steps, known, goal, note))
     return Applied(read, made, proven, tuple(outcomes))

@@ -77,8 +77,9 @@ def _our_fault(verb: str, fault: Exception) -> KdeployError:
     import traceback
 
     from kdeploy import places
+    from kdeploy.secrecy import conceal
 
-    text = f"kdeploy {__version__}, {verb}\n{traceback.format_exc()}"
+    text = conceal(f"kdeploy {__version__}, {verb}\n{traceback.format_exc()}")
     path = places.state() / "faults" / f"{time.strftime('%Y%m%dT%H%M%S')}-{verb}.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

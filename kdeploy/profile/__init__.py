@@ -2,5 +2,17 @@
 
 from kdeploy.profile.model import Gate, HostEntry, HostsFile, ProfileFile, Runtime, Serve
 from kdeploy.profile.read import Profile, find_project, load
+from kdeploy.profile.secrets import read_secrets
 
-__all__ = ["Gate", "HostEntry", "HostsFile", "Profile", "ProfileFile", "Runtime", "Serve", "find_project", "load"]
+__all__ = [
+    "Gate",
+    "HostEntry",
+    "HostsFile",
+    "Profile",
+    "ProfileFile",
+    "Runtime",
+    "Serve",
+    "find_project",
+    "load",
+    "read_secrets",
+]

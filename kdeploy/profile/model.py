@@ -109,7 +109,9 @@ class Serve(Model):
     args: dict[Flag, Argument] = Field(
         description="SGLang's own flags without the leading dashes; true is a bare flag, false or null leaves it out"
     )
-    env: dict[Variable, Value] = Field(default={}, description="environment of the server; no secrets")
+    env: dict[Variable, Value] = Field(
+        default={}, description="environment of the server; a name that looks like a secret's is refused: see secrets"
+    )
     secrets: dict[Variable, Secret] = Field(
         default={}, description="environment whose values stay out of releases, logs and evidence: HF_TOKEN: {env: …}"
     )
@@ -150,7 +152,7 @@ class Gate(Model):
     agreement: Annotated[int | float, Field(ge=0, le=1)] = Field(
         default=1.0, description="least share of leading tokens that company and repetition must leave as they were"
     )
-    min_accept_length: Annotated[int | float, Field(ge=1)] | None = Field(
+    min_accept_length: Annotated[int | float, Field(ge=1, allow_inf_nan=False)] | None = Field(
         default=None, description="least mean accept length of speculative decoding, tokens a step"
     )
     request_s: Seconds = Field(default=60, description="no single answer may take longer, seconds")

@@ -94,6 +94,7 @@ def load(path: Path) -> Profile:
             raise ProfileError(f"unknown host '{name}'", where=where, hint=_nearest(name, hosts_file.hosts, hosts_path))
         chosen[name] = hosts_file.hosts[name]
     _refuse_local_paths(file, merged, chosen)
+    _refuse_open_secrets(file, merged)
     return Profile(path.stem, path.absolute(), project, file, chosen, merged)
 
 
@@ -167,6 +168,27 @@ def _refuse_local_paths(file: ProfileFile, merged: Document, hosts: Mapping[str,
                 where=merged.where(("serve", "args", key)),
                 hint="give the absolute path the model has on the host",
             )
+
+
+def _refuse_open_secrets(file: ProfileFile, merged: Document) -> None:
+    """A value in `serve.env` is written into release.json, plans and --json."""
+    for name in file.serve.env:
+        if _SECRET_WORDS & set(name.upper().split("_")):
+            raise ProfileError(
+                f"'{name}' looks like a secret, and 'serve.env' is shown and kept",
+                where=merged.where(("serve", "env", name)),
+                hint=f"write it under 'serve.secrets': {name}: {{env: {name}}}, or {{file: PATH}}",
+            )
+    for name in file.serve.secrets:
+        if name in file.serve.env or name in _OURS:
+            whose = "'serve.env' as well" if name in file.serve.env else "the environment that kdeploy itself sets"
+            raise ProfileError(
+                f"'{name}' is in {whose}: it has one value", where=merged.where(("serve", "secrets", name))
+            )
+
+
+_SECRET_WORDS = {"TOKEN", "KEY", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+_OURS = {"PYTHONPATH", "PATH", "HOME", "KDEPLOY_UNIT", "KDEPLOY_RELEASE", "KDEPLOY_SERVICE", "TMPDIR"}
 
 
 def _nearest(name: str, known: Mapping[str, object], path: Path) -> str:
