@@ -45,6 +45,12 @@ class Host:
         return self.folder / "root"
 
     @property
+    def kdeploy(self) -> Path:
+        """Its /opt/kdeploy, as seen from here."""
+        small = self.folder / "small"
+        return small if small.exists() else self.root / "opt/kdeploy"
+
+    @property
     def cgroup(self) -> Path:
         """What holds every process of it, systemd-nspawn included."""
         return CGROUPS / f"{self.folder.parent.name}-{self.name}"
@@ -124,6 +130,13 @@ class Host:
                     with contextlib.suppress(OSError):
                         found[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
         return found
+
+    def also_at(self, port: int) -> None:
+        """Let the operator know its host key for another port of its address: a wire's."""
+        key = (self.folder / "known_host").read_text().split(" ", 1)[1].splitlines()[0]
+        for path in (self.folder / "known_host", self.home / ".ssh/known_hosts"):
+            with path.open("a") as known:
+                known.write(f"[{self.address}]:{port} {key}\n")
 
     def free_port(self) -> int:
         """A port that nobody uses on any address, below those that the kernel gives out."""

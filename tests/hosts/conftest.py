@@ -1,4 +1,4 @@
-"""Fixtures for tests on real hosts. Where none can be made they are skipped with the reason; in CI that is a failure."""
+"""Fixtures of real hosts. Where none can be made their tests are skipped with the reason; in CI that is a failure."""
 
 from __future__ import annotations
 
