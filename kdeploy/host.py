@@ -1,58 +1,49 @@
-"""One host's verbs, as requests to the agent that runs there. The agent travels by content: its name is its hash."""
+"""One host's verbs, as requests to the agent that runs there; the agent is started once and serves them all."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from kdeploy.errors import (
-    KdeployError,
-    LockedError,
-    NoKnownGoodError,
-    PreflightError,
-    RemoteError,
-    UsageError,
-)
 from kdeploy.progress import Note
+from kdeploy.session import Ask, Event, OnEvent, Session
 from kdeploy.transport import Transport
 
-PROTOCOL = 1
-PACKAGE = "kdeploy_agent"
-
-Event = Mapping[str, Any]
-OnEvent = Callable[[Event], None]
-
-_ERRORS: Mapping[str, type[KdeployError]] = {
-    "locked": LockedError,
-    "preflight": PreflightError,
-    "no-known-good": NoKnownGoodError,
-    "usage": UsageError,
-}
+__all__ = ["Ask", "Event", "Host", "OnEvent", "telling"]
 
 
 def _ignore(event: Event) -> None:
     """Nobody listens."""
 
 
-@dataclass(frozen=True)
 class Host:
-    """A service on a host. Every method is one request; each raises RemoteError when the agent fails."""
+    """A service on a host. Connects when it is first asked something, and stays connected until it is closed.
 
-    transport: Transport
-    root: str
-    service: str
+    Every request raises UnreachableError when the host cannot be reached, or what the agent answers.
+    """
+
+    def __init__(self, transport: Transport, root: str, service: str) -> None:
+        """Takes the way to the host, kdeploy's folder there (empty: the host's default) and the service's name."""
+        self.transport = transport
+        self.service = service
+        self._root = root
+        self._session: Session | None = None
 
     @property
     def name(self) -> str:
         """The host's name."""
         return self.transport.host
+
+    @property
+    def root(self) -> str:
+        """kdeploy's folder there; the host is asked when it was left open."""
+        if not self._root:
+            session = self._open()
+            session.greet()
+            self._root = session.root
+        return self._root
 
     def call(
         self,
@@ -67,11 +58,44 @@ class Host:
 
         Gives the result. Raises LockedError, PreflightError, NoKnownGoodError or RemoteError by what it answers.
         """
+        (result,) = self.ask([Ask(verb, request or {}, payload, on_event, timeout_s)])
+        return result
+
+    def ask(self, asks: Sequence[Ask]) -> Iterator[dict[str, Any]]:
+        """Send several requests at once; gives their results, each when it comes.
+
+        When one is answered by an error, those behind it are not done. Whoever stops listening half-way hangs up:
+        what the agent has not begun by then it does not begin.
+        """
+        session = self._open()
         try:
-            return self._call(verb, request or {}, payload, on_event, timeout_s)
-        except _NoAgent:
-            self._install()
-            return self._call(verb, request or {}, payload, on_event, timeout_s)
+            session.send(asks)
+            for ask in asks:
+                result = session.answer(ask)
+                self._root = self._root or session.root
+                yield result
+        except BaseException:
+            self.hang_up()
+            raise
+
+    def hang_up(self) -> None:
+        """End the agent's session, whatever it is doing; the connection stays, and the next request starts another."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def reconnect(self) -> None:
+        """Let go of a connection that broke; the next request makes a new one."""
+        self.hang_up()
+        self.transport.close()
+
+    close = reconnect
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def make_runtime(self, key: str, python: str, lock: str, with_deps: Sequence[str], note: Note) -> Path:
         """Make (or find) the virtual environment `key` from the text of a lock file; gives its Python's path there."""
@@ -79,49 +103,10 @@ class Host:
         result = self.call("runtime", request, on_event=telling(self.name, note), timeout_s=3600)
         return Path(result["python"])
 
-    def _call(
-        self, verb: str, request: Mapping[str, Any], payload: bytes, on_event: OnEvent, timeout_s: float
-    ) -> dict[str, Any]:
-        common = {"protocol": PROTOCOL, "root": self.root, "service": self.service}
-        line = json.dumps({**common, **request}).encode() + b"\n"
-        argv = [self.transport.python, self._agent_path(), verb]
-        answer: dict[str, Any] | None = None
-        with self.transport.run(argv, line + payload, timeout_s) as (lines, end):
-            for raw in lines:
-                message = _parse(raw, self.name)
-                if "event" in message:
-                    on_event(message)
-                else:
-                    answer = message
-        if answer is None:
-            if end.status == 2 and "can't open file" in end.stderr:
-                raise _NoAgent
-            raise RemoteError(
-                f"{self.name}: the agent ended without an answer to '{verb}' (exit {end.status})",
-                details=tuple(end.stderr.splitlines()[-10:]),
-            )
-        if "error" in answer:
-            raise _error(self.name, answer["error"])
-        result = answer.get("result")
-        if not isinstance(result, dict):
-            raise RemoteError(f"{self.name}: the agent's answer to '{verb}' has no result")
-        return result
-
-    def _agent_path(self) -> str:
-        return f"{self.root}/agent/agent-{archive()[0]}.pyz"
-
-    def _install(self) -> None:
-        path = self._agent_path()
-        script = 'umask 077 && mkdir -p "$(dirname "$1")" && cat > "$1.$$" && mv "$1.$$" "$1"'
-        with self.transport.run(["/bin/sh", "-c", script, "sh", path], archive()[1], 60) as (lines, end):
-            for _ in lines:
-                pass
-        if end.status != 0:
-            raise RemoteError(
-                f"{self.name}: the agent cannot be written to {path}",
-                hint="may this user write there? `root:` in hosts.yaml names another folder",
-                details=tuple(end.stderr.splitlines()[-5:]),
-            )
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = Session(self.transport, self._root, self.service)
+        return self._session
 
 
 def telling(host: str, note: Note) -> OnEvent:
@@ -142,49 +127,3 @@ def telling(host: str, note: Note) -> OnEvent:
             note(f"{host}: {event.get('text')}", passing=True)
 
     return tell
-
-
-class _NoAgent(Exception):
-    """The host has not got this agent yet."""
-
-
-def _parse(raw: bytes, host: str) -> dict[str, Any]:
-    try:
-        message = json.loads(raw)
-    except ValueError:
-        message = None
-    if not isinstance(message, dict):
-        raise RemoteError(f"{host}: not a line of the agent's protocol: {raw[:200]!r}")
-    return message
-
-
-def _error(host: str, error: Any) -> KdeployError:
-    kind = _ERRORS.get(str(error.get("kind")), RemoteError)
-    return kind(f"{host}: {error.get('message')}", hint=error.get("hint"), details=tuple(error.get("details") or ()))
-
-
-@cache
-def archive() -> tuple[str, bytes]:
-    """The first 16 hex digits of its sha256, and the agent: one zip file that Python runs. Same source, same bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
-        _add(zipped, "__main__.py", f"import sys\n\nfrom {PACKAGE}.__main__ import main\n\nsys.exit(main())\n".encode())
-        for source in sorted(_agent_folder().glob("*.py")):
-            _add(zipped, f"{PACKAGE}/{source.name}", source.read_bytes())
-    content = buffer.getvalue()
-    return hashlib.sha256(content).hexdigest()[:16], content
-
-
-def _add(zipped: zipfile.ZipFile, name: str, content: bytes) -> None:
-    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    entry.external_attr = 0o644 << 16
-    entry.compress_type = zipfile.ZIP_STORED
-    zipped.writestr(entry, content)
-
-
-def _agent_folder() -> Path:
-    here = Path(__file__).resolve().parent
-    for folder in (here / "_remote" / PACKAGE, here.parent / "remote" / PACKAGE):  # in a wheel; in a checkout
-        if folder.is_dir():
-            return folder
-    raise RemoteError("this installation of kdeploy has lost its agent", hint="install kdeploy again")

@@ -28,6 +28,8 @@ class Profile:
     file: ProfileFile
     hosts: Mapping[str, HostEntry]
     document: Document
+    hosts_document: Document
+    """profiles/hosts.yaml."""
 
     @property
     def engine_version(self) -> str:
@@ -84,7 +86,7 @@ def load(path: Path) -> Profile:
     file = document.check(merged, ProfileFile, ProfileError)
     project = find_project(path.absolute().parent)
     hosts_path = project / "profiles" / "hosts.yaml"
-    hosts_file, _ = document.load(hosts_path, HostsFile, ProfileError)
+    hosts_file, hosts_document = document.load(hosts_path, HostsFile, ProfileError)
     chosen: dict[str, HostEntry] = {}
     for index, name in enumerate(file.hosts):
         where = merged.where(("hosts", index))
@@ -95,7 +97,7 @@ def load(path: Path) -> Profile:
         chosen[name] = hosts_file.hosts[name]
     _refuse_local_paths(file, merged, chosen)
     _refuse_open_secrets(file, merged)
-    return Profile(path.stem, path.absolute(), project, file, chosen, merged)
+    return Profile(path.stem, path.absolute(), project, file, chosen, merged, hosts_document)
 
 
 def _with_bases(path: Path, seen: tuple[Path, ...], where: Location | None = None) -> Document:

@@ -4,23 +4,87 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kdeploy.errors import RemoteError
-from kdeploy.transport import Exit
+from kdeploy.transport import Channel, ConnectionLost, Exit, Late
 
-_LINE_LIMIT = 32 * 1024 * 1024  # a line of the agent is data from elsewhere: bounded, never trusted to end
+_BLOCK = 1 << 16
+_ENDS_WITHIN_S = 5.0
+
+
+class Pipes(Channel):
+    """A process of this machine, in a session of its own: the terminal's Ctrl-C is ours to answer."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        super().__init__()
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        try:
+            self._child = subprocess.Popen(
+                argv,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._complaints,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError:
+            self._complaints.close()
+            raise
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._stdin, self._stdout = self._child.stdin, self._child.stdout
+        os.set_blocking(self._stdin.fileno(), False)
+
+    def send(self, data: bytes, timeout_s: float) -> None:
+        """See Channel.send. Reads meanwhile: both sides may have more to say than a pipe holds."""
+        view = memoryview(data)
+        while view:
+            readable, writable, _ = select.select([self._stdout], [self._stdin], [], timeout_s)
+            if writable:
+                try:
+                    view = view[os.write(self._stdin.fileno(), view[:_BLOCK]) :]
+                except BrokenPipeError:
+                    return
+            elif readable and (said := os.read(self._stdout.fileno(), _BLOCK)):
+                self._held += said
+            else:
+                raise ConnectionLost(f"the agent took nothing for {timeout_s:.0f} s")
+
+    def _receive(self, timeout_s: float) -> bytes:
+        if not select.select([self._stdout], [], [], timeout_s)[0]:
+            raise Late
+        return os.read(self._stdout.fileno(), _BLOCK)
+
+    def end(self) -> Exit:
+        """See Channel.end."""
+        try:
+            status = self._child.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        self._complaints.seek(0)
+        return Exit(status, self._complaints.read(_BLOCK).decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """See Channel.close. An agent that has nothing to do ends by itself; one that works is ended."""
+        for pipe in (self._stdin, self._stdout):
+            pipe.close()
+        if self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._complaints.close()
 
 
 @dataclass(frozen=True)
 class LocalTransport:
-    """Runs commands on this machine, each in a session of its own: the terminal's Ctrl-C is ours to answer."""
+    """Runs commands on this machine."""
 
     host: str
 
@@ -29,43 +93,17 @@ class LocalTransport:
         """The interpreter our own virtual environment was made from: it outlives that environment."""
         return str(getattr(sys, "_base_executable", sys.executable))
 
-    @contextlib.contextmanager
-    def run(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Iterator[tuple[Iterator[bytes], Exit]]:
-        """See Transport.run."""
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as complaints:
-            given.write(stdin)
-            given.seek(0)
-            child = subprocess.Popen(
-                argv, stdin=given, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True, cwd="/"
-            )
-            late = threading.Event()
-            timer = threading.Timer(timeout_s, _end, (child, late))
-            timer.daemon = True
-            timer.start()
-            end = Exit()
+    @property
+    def silence_s(self) -> None:
+        """A process here cannot be cut off, only slow."""
+        return
 
-            def lines() -> Iterator[bytes]:
-                assert child.stdout is not None
-                while line := child.stdout.readline(_LINE_LIMIT):
-                    yield line
-                end.status = child.wait()
-                complaints.seek(0)
-                end.stderr = complaints.read(1 << 16).decode("utf-8", "replace")
-                if late.is_set():
-                    raise RemoteError(f"{self.host}: no answer within {timeout_s:.0f} s from: {' '.join(argv[:3])} …")
+    def open(self, argv: Sequence[str]) -> Channel:
+        """See Transport.open."""
+        try:
+            return Pipes(argv)
+        except OSError as fault:
+            raise RemoteError(f"{self.host}: cannot run {argv[0]}: {fault.strerror}") from fault
 
-            try:
-                yield lines(), end
-            finally:
-                timer.cancel()
-                if child.poll() is None:
-                    _end(child, threading.Event())
-                assert child.stdout is not None
-                child.stdout.close()
-                child.wait()
-
-
-def _end(child: subprocess.Popen[bytes], late: threading.Event) -> None:
-    late.set()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
+    def close(self) -> None:
+        """There is no connection."""

@@ -1,0 +1,204 @@
+"""One run of the agent on a host: requests go in, sent ahead or not; events and answers come out, in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kdeploy import agent
+from kdeploy.errors import KdeployError, LockedError, NoKnownGoodError, PreflightError, RemoteError, UsageError
+from kdeploy.transport import Channel, ConnectionLost, Exit, Late, Transport
+
+PROTOCOL = 1
+
+Event = Mapping[str, Any]
+OnEvent = Callable[[Event], None]
+
+_ERRORS: Mapping[str, type[KdeployError]] = {
+    "locked": LockedError,
+    "preflight": PreflightError,
+    "no-known-good": NoKnownGoodError,
+    "usage": UsageError,
+}
+_STARTS_WITHIN_S = 60.0
+_NOISE = 1000  # lines that a login shell may say before the agent does
+_SEND_S = 30.0
+
+
+def _ignore(event: Event) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: what the agent is to do, raw bytes that go with it, who hears its events, how long it may take."""
+
+    verb: str
+    request: Mapping[str, Any]
+    payload: bytes = b""
+    on_event: OnEvent = _ignore
+    timeout_s: float = 60
+
+
+class Session:
+    """The agent, started on a host. After any error it is of no use any more: close it and start another."""
+
+    def __init__(self, transport: Transport, root: str, service: str) -> None:
+        """Start the agent; `root` may be empty: the host chooses by the rights we have there."""
+        self._transport = transport
+        self._common = {"protocol": PROTOCOL, "service": service, **({"root": root} if root else {})}
+        self._ahead = b""
+        self._greeted = False
+        self.root = root
+        self._channel: Channel = transport.open(agent.start(root, transport.python))
+
+    def send(self, asks: Sequence[Ask]) -> None:
+        """Send requests, to be answered in this order."""
+        data = b"".join(self._lines(ask) for ask in asks)
+        if not self._greeted:
+            if any(ask.payload for ask in asks):
+                self.greet()
+            else:  # sent ahead even of the agent itself: one trip less
+                self._ahead = data
+        self._write(data)
+
+    def answer(self, ask: Ask) -> dict[str, Any]:
+        """The result of the first request that was not answered yet, which is `ask`.
+
+        Raises what the agent answers (LockedError, PreflightError, NoKnownGoodError, UsageError, RemoteError), a
+        RemoteError when it takes longer than the request may, ConnectionLost when nothing is heard any more.
+        """
+        end = time.monotonic() + ask.timeout_s
+        if not self._greeted:
+            self.greet(min(ask.timeout_s, _STARTS_WITHIN_S), ask.verb)
+        while True:
+            message = self._parse(self._line(end, ask))
+            event = message.get("event")
+            if event == "beat":
+                self._channel.send(b"\n", _SEND_S)
+            elif event is not None:
+                ask.on_event(message)
+            else:
+                break
+        if "error" in message:
+            raise _error(self._transport.host, message["error"])
+        result = message.get("result")
+        if not isinstance(result, dict):
+            raise RemoteError(f"{self._transport.host}: the agent's answer to '{ask.verb}' has no result")
+        return result
+
+    def close(self) -> None:
+        """End the agent; what it has begun on the host goes on."""
+        self._channel.close()
+
+    def greet(self, timeout_s: float = _STARTS_WITHIN_S, verb: str = "session") -> None:
+        """Wait for the agent's first word, past what the login shell says; bring the agent if it is not there."""
+        host, noise = self._transport.host, deque[str](maxlen=10)
+        wait = Ask(verb, {}, timeout_s=timeout_s)
+        for _ in range(_NOISE):
+            line = self._line(time.monotonic() + timeout_s, wait, noise)
+            message = _json(line)
+            if message.get("event") == "hello":
+                self.root = str(message.get("root") or self.root)
+                self._greeted = True
+                return
+            word = message.get("kdeploy")
+            if word == "agent-wanted":
+                self._channel.send(b"\n" + agent.archive(), _SEND_S)
+                self._channel.send(self._ahead, _SEND_S)
+            elif word is not None:
+                raise self._not_started(str(word), noise)
+            elif line.strip():
+                noise.append(line.decode("utf-8", "replace").strip()[:200])
+        raise RemoteError(
+            f"{host}: the login shell says more than {_NOISE} lines and the agent none",
+            hint="what ~/.bashrc and the like print must be for interactive shells only",
+            details=tuple(noise),
+        )
+
+    def _lines(self, ask: Ask) -> bytes:
+        head = {**self._common, "verb": ask.verb, **ask.request}
+        if ask.payload:
+            head["payload"] = len(ask.payload)
+        return json.dumps(head).encode() + b"\n" + ask.payload
+
+    def _write(self, data: bytes) -> None:
+        self._channel.send(data, self._transport.silence_s or _SEND_S)
+
+    def _line(self, end: float, ask: Ask, noise: Sequence[str] = ()) -> bytes:
+        """The next line; what it means when there is none."""
+        host, silence = self._transport.host, self._transport.silence_s
+        left = max(end - time.monotonic(), 0.001)
+        try:
+            line = self._channel.line(left if silence is None else min(left, silence))
+        except Late:
+            if silence is not None and time.monotonic() < end:
+                raise ConnectionLost(
+                    f"{host}: nothing was heard for {silence:.0f} s", hint="is the network there? try again"
+                ) from None
+            raise RemoteError(f"{host}: no answer within {ask.timeout_s:.0f} s to '{ask.verb}'") from None
+        if line:
+            return line
+        ended = self._channel.end()
+        if not self._greeted:
+            raise self._not_started("", noise, ended)
+        raise RemoteError(
+            f"{host}: the agent ended without an answer to '{ask.verb}' (exit {ended.status})",
+            details=_last(ended.stderr),
+        )
+
+    def _not_started(self, word: str, noise: Sequence[str], ended: Exit | None = None) -> KdeployError:
+        host, python = self._transport.host, self._transport.python
+        if ended is None:
+            ended = self._channel.end()
+        said = (*noise, *_last(ended.stderr))
+        if word == "no-python":
+            return PreflightError(
+                f"{host}: there is no {python} on this host",
+                hint="install Python 3.8 or newer there, or name it: `python:` in hosts.yaml",
+            )
+        if word == "python-too-old":
+            return PreflightError(f"{host}: {said[-1] if said else word}", hint="name another: `python:` in hosts.yaml")
+        if word in ("agent-refused", "agent-damaged"):
+            return RemoteError(
+                f"{host}: the agent cannot be written to {self.root or 'its folder'}",
+                hint="may this user write there? `root:` in hosts.yaml names another folder",
+                details=said,
+            )
+        if "sudo:" in ended.stderr:
+            return PreflightError(
+                f"{host}: sudo refuses: {next(line for line in said if 'sudo:' in line)}",
+                hint="allow this user `NOPASSWD` in sudoers, log in as root, or take `sudo: true` out of hosts.yaml",
+            )
+        return RemoteError(
+            f"{host}: the agent did not start (exit {ended.status}): {said[-1] if said else 'nothing was said'}",
+            hint="the login shell there must be one that runs commands (sh, bash, zsh), and sha256sum must be there",
+            details=said[:-1],
+        )
+
+    def _parse(self, raw: bytes) -> dict[str, Any]:
+        message = _json(raw)
+        if not message:
+            raise RemoteError(f"{self._transport.host}: not a line of the agent's protocol: {raw[:200]!r}")
+        return message
+
+
+def _json(raw: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(raw)
+    except ValueError:
+        message = None
+    return message if isinstance(message, dict) else {}
+
+
+def _last(text: str) -> tuple[str, ...]:
+    return tuple(text.splitlines()[-10:])
+
+
+def _error(host: str, error: Any) -> KdeployError:
+    kind = _ERRORS.get(str(error.get("kind")), RemoteError)
+    return kind(f"{host}: {error.get('message')}", hint=error.get("hint"), details=tuple(error.get("details") or ()))

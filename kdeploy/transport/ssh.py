@@ -1,0 +1,292 @@
+"""A host reached by SSH: one connection by fabric, through as many others as it takes; every command a channel of it.
+
+Host keys are strict, passwords are never asked for, everything has a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import fabric
+import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
+
+from kdeploy.errors import Location, UnreachableError
+from kdeploy.transport import Channel, ConnectionLost, Exit, Late, faults, known_hosts
+from kdeploy.transport.keys import Keys
+from kdeploy.transport.settings import Settings, Way, settle
+
+CONNECT_S = 20.0
+"""How long connecting may take, all hops together, seconds; ssh_config's ConnectTimeout overrides."""
+SILENCE_S = 30.0
+"""A working agent says something every 5 s."""
+
+_KEEPALIVE_S = 15
+_OPENS_WITHIN_S = 20.0
+_ENDS_WITHIN_S = 5.0
+_BLOCK = 1 << 15
+_STDERR_KEPT = 1 << 16
+_MAX_DEPTH = 8
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # it logs what it raises as well
+
+
+def command(argv: Sequence[str], sudo: bool) -> str:
+    """The one line a login shell gets: every word quoted, so that it means itself. sudo never asks."""
+    return shlex.join(["sudo", "-n", "--", *argv] if sudo else argv)
+
+
+class SSHTransport:
+    """The way to one host by SSH. Connects when something is opened, and again after `close`."""
+
+    def __init__(
+        self, host: str, way: Way, python: str = "python3", sudo: bool = False, where: Location | None = None
+    ) -> None:
+        """Takes the host's name, the way there, its Python, whether by sudo, and where hosts.yaml says all that."""
+        self._host = host
+        self._way = way
+        self._python = python
+        self._sudo = sudo
+        self._where = where
+        self._route: list[fabric.Connection] = []
+
+    @property
+    def host(self) -> str:
+        """The host's name, for people."""
+        return self._host
+
+    @property
+    def python(self) -> str:
+        """The host's own Python that runs the agent."""
+        return self._python
+
+    @property
+    def silence_s(self) -> float:
+        """How long a working agent may say nothing, seconds."""
+        return SILENCE_S
+
+    def open(self, argv: Sequence[str]) -> Channel:
+        """See Transport.open."""
+        if not (self._route and self._route[-1].is_connected):
+            self.close()
+            self._connect()
+        try:
+            opened = self._route[-1].transport.open_session(timeout=_OPENS_WITHIN_S)
+        except (paramiko.SSHException, OSError, EOFError) as fault:
+            raise ConnectionLost(
+                f"{self._host}: no command can be started there: {fault}", where=self._where
+            ) from fault
+        _execute(opened, command(argv, self._sudo))
+        return _SSHChannel(opened, self._host)
+
+    def close(self) -> None:
+        """See Transport.close."""
+        route, self._route = self._route, []
+        for connection in reversed(route):
+            with contextlib.suppress(Exception):  # it may be broken in any way
+                connection.client.close()
+
+    def _connect(self) -> None:
+        try:
+            settings = settle(self._way)
+            route = _route(settings)
+        except UnreachableError as fault:
+            raise self._told(fault) from fault
+        wait = settings.connect_s or CONNECT_S
+        work = _Connecting(route)
+        work.start()
+        work.join(wait)
+        if work.is_alive():
+            work.abandoned = True
+            raise self._told(faults.timeout(work.at, wait))
+        if work.fault is not None:
+            raise self._told(work.fault) from work.fault
+        self._route = work.made
+
+    def _told(self, fault: UnreachableError) -> UnreachableError:
+        """The fault as this host's, with the line of hosts.yaml."""
+        return UnreachableError(
+            f"{self._host}: {fault.message}", where=self._where, hint=fault.hint, details=fault.details
+        )
+
+
+class _Connecting(threading.Thread):
+    """Connects hop by hop, so that one deadline holds for all of it: name lookups cannot be interrupted."""
+
+    def __init__(self, route: Sequence[Settings]) -> None:
+        super().__init__(daemon=True)
+        self._route = route
+        self.at = route[-1]
+        self.made: list[fabric.Connection] = []
+        self.fault: UnreachableError | None = None
+        self.abandoned = False
+
+    def run(self) -> None:
+        """Fill `made`, or `fault`."""
+        for settings in self._route:
+            self.at = settings
+            keys = Keys(self.at)
+            try:
+                connection = _connection(self.at, keys, self.made[-1] if self.made else None)
+                self.made.append(connection)
+                connection.open()
+                connection.transport.set_keepalive(_KEEPALIVE_S)
+            except UnreachableError as fault:
+                self.fault = fault
+            except Exception as fault:  # of paramiko, sockets, the key library: each means that we are not there
+                self.fault = faults.explain(fault, self.at, keys)
+            if self.abandoned or self.fault is not None:
+                for connection in reversed(self.made):
+                    with contextlib.suppress(Exception):
+                        connection.client.close()
+                return
+
+
+def _route(target: Settings, depth: int = 0) -> list[Settings]:
+    """Everybody on the way to `target`, the nearest first, `target` last."""
+    if depth > _MAX_DEPTH:
+        raise UnreachableError(f"ProxyJump goes in a circle at {target.alias}", hint="correct ssh_config")
+    found: list[Settings] = []
+    for hop in target.jumps:
+        if hop.address in (target.alias, target.host):
+            continue  # `Host *` with a ProxyJump names itself on the way to itself
+        settings = settle(hop)
+        found += [settings] if found else _route(settings, depth + 1)  # beyond the first, the one before is the way
+    return [*found, target]
+
+
+def _connection(settings: Settings, keys: Keys, gateway: fabric.Connection | None) -> fabric.Connection:
+    entries = known_hosts.read(settings.known_hosts)
+    names = known_hosts.names_of(settings.host, settings.port, settings.host_key_alias)
+
+    def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, disabled_algorithms=disabled_algorithms)
+        if isinstance(sock, socket.socket):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        options = transport.get_security_options()
+        known = known_hosts.kinds(entries, names)
+        options.key_types = sorted(options.key_types, key=lambda kind: not _signs(kind, known))
+        return transport
+
+    connection = fabric.Connection(
+        settings.host,
+        user=settings.user,
+        port=settings.port,
+        gateway=gateway or settings.proxy_command or False,
+        config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
+        connect_timeout=int(settings.connect_s or CONNECT_S),
+        connect_kwargs={
+            "auth_strategy": keys,
+            "transport_factory": make,
+            "banner_timeout": CONNECT_S,
+            "auth_timeout": CONNECT_S,
+            "channel_timeout": CONNECT_S,
+        },
+    )
+    # fabric's own choice takes any key. With no keys loaded into it, paramiko asks the policy about every one.
+    connection.client.set_missing_host_key_policy(_Strict(settings, entries, names))
+    return connection
+
+
+def _signs(kind: str, known: Sequence[str]) -> bool:
+    """Whether a key of a type we know makes signatures of this kind: an ssh-rsa key makes three."""
+    return kind in known or ("ssh-rsa" in known and kind.startswith("rsa-sha2"))
+
+
+class _Strict(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
+    """Lets a key through that the known_hosts files have for this host, and no other."""
+
+    def __init__(self, settings: Settings, entries: Sequence[known_hosts.Entry], names: Sequence[str]) -> None:
+        self._settings = settings
+        self._entries = entries
+        self._names = names
+
+    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
+        """Called with the key a host has proved to hold."""
+        kind, text = key.get_name(), key.get_base64()
+        finding = known_hosts.judge(self._entries, self._names, kind, text)
+        if finding.verdict != "known":
+            raise faults.host_key(self._settings, self._names[0], finding, kind, known_hosts.fingerprint(text))
+
+
+class _SSHChannel(Channel):
+    def __init__(self, channel: paramiko.Channel, host: str) -> None:
+        super().__init__()
+        self._channel = channel
+        self._host = host
+        self._stderr = b""
+
+    def send(self, data: bytes, timeout_s: float) -> None:
+        """See Channel.send."""
+        self._channel.settimeout(timeout_s)
+        try:
+            for at in range(0, len(data), _BLOCK):
+                self._channel.sendall(data[at : at + _BLOCK])
+        except TimeoutError:
+            raise ConnectionLost(f"{self._host}: nothing was taken for {timeout_s:.0f} s") from None
+        except (OSError, EOFError, paramiko.SSHException) as fault:
+            self._insist(fault)
+
+    def _receive(self, timeout_s: float) -> bytes:
+        self._channel.settimeout(timeout_s)
+        try:
+            data = bytes(self._channel.recv(_BLOCK * 8))
+        except TimeoutError:
+            raise Late from None
+        except (OSError, EOFError, paramiko.SSHException) as fault:
+            self._insist(fault)
+            data = b""
+        self._drain()
+        if not data:
+            self._channel.status_event.wait(_ENDS_WITHIN_S if self._active else 0)
+            if not self._channel.exit_status_ready():
+                self._insist(None)
+        return data
+
+    @property
+    def _active(self) -> bool:
+        return bool(self._channel.transport.is_active())
+
+    def _insist(self, fault: Exception | None) -> None:
+        """Tell a broken connection from a command that has ended."""
+        if not self._active:
+            why = self._channel.transport.get_exception() or fault
+            raise ConnectionLost(f"{self._host}: the connection broke{f': {why}' if str(why or '') else ''}") from fault
+
+    def _drain(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._stderr = (self._stderr + self._channel.recv_stderr(_BLOCK))[-_STDERR_KEPT:]
+
+    def end(self) -> Exit:
+        """See Channel.end."""
+        ended = time.monotonic() + _ENDS_WITHIN_S
+        while not self._channel.exit_status_ready() and self._active and time.monotonic() < ended:
+            self._channel.status_event.wait(0.05)
+        self._drain()
+        status = self._channel.exit_status if self._channel.exit_status_ready() else -1
+        return Exit(status if status >= 0 else None, self._stderr.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """See Channel.close."""
+        self._channel.close()
+
+
+def _execute(channel: paramiko.Channel, line: str) -> None:
+    """Ask for a command, and go on: paramiko's own way waits for the answer, without a deadline, one trip more.
+
+    When the host refuses it closes the channel, which is seen at the first line.
+    """
+    message = paramiko.Message()
+    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_int(channel.remote_chanid)
+    message.add_string("exec")
+    message.add_boolean(True)
+    message.add_string(line)
+    channel.transport._send_user_message(message)
