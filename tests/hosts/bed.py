@@ -28,6 +28,15 @@ AT_ONCE = 2
 _PREFIX = "kdeploy-hosts-"
 
 
+@dataclass(frozen=True)
+class Process:
+    """A process of a host: its pid out here, its command line, the unit it belongs to."""
+
+    pid: int
+    command: list[str]
+    unit: str
+
+
 @dataclass
 class Host:
     """One machine: boots, is reached by SSH, loses its power, boots again; its files stay until it is closed."""
@@ -121,14 +130,15 @@ class Host:
         """What was said on its console."""
         return (self.folder / "console.log").read_text(errors="replace")
 
-    def processes(self) -> dict[int, list[str]]:
-        """The command line of every process of it, by the pid that it has out here."""
-        found = {}
+    def processes(self) -> list[Process]:
+        """Every process of it but systemd-nspawn."""
+        found = []
         for members in self.cgroup.glob("payload/**/cgroup.procs"):
             with contextlib.suppress(OSError):
                 for pid in map(int, members.read_text().split()):
                     with contextlib.suppress(OSError):
-                        found[pid] = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+                        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+                        found.append(Process(pid, words, members.parent.name))
         return found
 
     def also_at(self, port: int) -> None:

@@ -14,8 +14,8 @@ def test_a_host_is_a_machine(bed: Bed) -> None:
         assert other.sh("hostname").strip() == "two"
         assert host.sh("cat /proc/1/comm; systemctl is-system-running --wait").split() == ["systemd", "running"]
         host.sh("systemd-run --quiet --unit=sleeper sleep 1000")
-        assert ["/usr/bin/sleep", "1000"] in host.processes().values()
-        assert not any(command[-1:] == ["1000"] for command in other.processes().values())
+        assert ["/usr/bin/sleep", "1000"] in [one.command for one in host.processes()]
+        assert not any(one.command[-1:] == ["1000"] for one in other.processes())
         assert other.sh("systemctl is-active sleeper || true").strip() == "inactive"
         assert host.ssh("sudo -n id -u", user="deploy").stdout == b"0\n"
         assert host.ssh("sudo -n id -u", user="guest").returncode != 0
