@@ -6,20 +6,21 @@ import getpass
 import os
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kdeploy import plan as planning
 from kdeploy import release as releases
+from kdeploy.change import Change, Step
 from kdeploy.errors import (
     GateError,
-    InterruptedByUser,
     NoKnownGoodError,
     PreflightError,
     RemoteError,
     RollbackFailedError,
 )
-from kdeploy.host import Host, OnEvent, telling
+from kdeploy.host import Ask, Host, telling
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
 from kdeploy.progress import Note
@@ -81,20 +82,24 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
-    kinds = plan.kinds
-    if "push" in kinds:
-        _push(host, known, goal, note)
-    if "runtime" in kinds:
-        _make_runtime(host, goal, note)
-    note(f"{host.name}: precheck")
-    _precheck(host, goal)
-    verdict = _transact(host, goal, "apply" if goal.stage else "rollback", note)
+    steps = _prepare(host, plan, known, goal, note)
+    verdict = _transact(host, goal, "apply" if goal.stage else "rollback", steps, note)
     return Outcome(
         host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict
     )
 
 
-def _make_runtime(host: Host, goal: Goal, note: Note) -> None:
+def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> list[Step]:
+    """What is sent ahead of the request to begin: each is quick, and says no itself when something is not right."""
+    steps = [_push(host, known, goal)] if "push" in plan.kinds else []
+    if "runtime" in plan.kinds:  # takes minutes: what comes after is asked for by somebody who is still there
+        _make_runtime(host, goal, note, steps)
+        steps = []
+    request = {"release": goal.release.as_document(), "strict": True}
+    return [*steps, Step(f"{host.name}: precheck", Ask("precheck", request, timeout_s=300))]
+
+
+def _make_runtime(host: Host, goal: Goal, note: Note, before: Sequence[Step] = ()) -> None:
     wanted = goal.release.launch.runtime["key"]
     if goal.runtime is None or goal.runtime[0] != wanted:
         raise PreflightError(
@@ -102,36 +107,24 @@ def _make_runtime(host: Host, goal: Goal, note: Note) -> None:
             hint="put the lock file back as it was and apply that profile, or go back to another release",
             details=("nothing was stopped: what served before serves on",),
         )
+    for step in before:
+        note(step.note or "")
+        list(host.ask([step.ask]))
     key, lock, python, with_deps = goal.runtime
     host.make_runtime(key, python, lock, with_deps, note)
 
 
-def _push(host: Host, known: Facts, goal: Goal, note: Note) -> None:
+def _push(host: Host, known: Facts, goal: Goal) -> Step:
     assert goal.stage is not None, "a rollback's plan has no push"
     # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
     bundle = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits)
-    note(f"{host.name}: push {len(bundle) / 1e3:,.1f} kB, every file compared there")
     release = goal.release
     request = {"tree": release.tree, "commit": release.commit, "manifest": release.manifest}
-    host.call("receive", request, payload=bundle, timeout_s=900)
+    text = f"{host.name}: push {len(bundle) / 1e3:,.1f} kB, every file compared there"
+    return Step(text, Ask("receive", request, bundle, timeout_s=900))
 
 
-def _precheck(host: Host, goal: Goal) -> None:
-    result = host.call("precheck", {"release": goal.release.as_document()}, timeout_s=300)
-    wrong = [finding for finding in result["findings"] if not finding["ok"]]
-    if wrong:
-        first = wrong[0]
-        raise PreflightError(
-            f"{host.name}: {first['check']}: {first['detail']}",
-            hint=first.get("hint") or None,
-            details=(
-                *(f"{other['check']}: {other['detail']}" for other in wrong[1:]),
-                "nothing was stopped: what served before serves on",
-            ),
-        )
-
-
-def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
+def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: Note) -> Verdict:
     gate, release = goal.gate, goal.release
     arguments = flags(release.launch.args)
     model = str(arguments.get("served-model-name") or arguments["model-path"])
@@ -153,34 +146,28 @@ def _transact(host: Host, goal: Goal, kind: str, note: Note) -> Verdict:
         "secrets": goal.secrets.reveal(),
     }
     patience = gate.start_s * 2 + gate.probe_s + gate.decide_s + gate.soak_s + 300
-    teller = telling(host.name, note)
-    try:
-        result = host.call("begin", request, on_event=teller, timeout_s=patience)
+    with Change(host, txn, note, patience) as change:
+        result = change.begin(before, request)
         if result["state"] != "PROBED":
             raise _ended(host, goal, result, None)
-        expectation = judging.Expectation(
-            version=release.version,
-            tree=release.tree,
-            args={key: value for key, value in arguments.items() if key not in ("host", "port")},
-            prompts=goal.prompts,
-            bounds=bounds,
-            agreement=gate.agreement,
-            min_accept_length=gate.min_accept_length,
-        )
-        verdict = judging.judge(result["transcript"], expectation)
+        verdict = judging.judge(result["transcript"], _expectation(goal, arguments, bounds))
         note(f"{host.name}: {sum(check.ok for check in verdict.checks)} of {len(verdict.checks)} checks passed")
-        decision = {
-            "txn": txn,
-            "accept": verdict.accepted,
-            "reasons": list(verdict.reasons),
-            "evidence": verdict.as_json(),
-        }
-        result = host.call("decide", decision, on_event=teller, timeout_s=patience)
-    except KeyboardInterrupt:
-        raise _interrupted(host, txn, patience, note, teller) from None
+        result = change.decide(verdict.accepted, verdict.reasons, verdict.as_json())
     if result["state"] != "CONFIRMED":
         raise _ended(host, goal, result, verdict)
     return verdict
+
+
+def _expectation(goal: Goal, arguments: Mapping[str, Any], bounds: asking.Bounds) -> judging.Expectation:
+    return judging.Expectation(
+        version=goal.release.version,
+        tree=goal.release.tree,
+        args={key: value for key, value in arguments.items() if key not in ("host", "port")},
+        prompts=goal.prompts,
+        bounds=bounds,
+        agreement=goal.gate.agreement,
+        min_accept_length=goal.gate.min_accept_length,
+    )
 
 
 _JUDGED_BY = "judged-by"
@@ -200,23 +187,6 @@ def judged_by(plan: Any) -> tuple[Gate, tuple[asking.Prompt, ...]] | None:
         return Gate.model_validate(kept["gate"]), tuple(map(asking.Prompt.model_validate, kept["prompts"]))
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _interrupted(host: Host, txn: str, patience: float, note: Note, teller: OnEvent) -> InterruptedByUser:
-    note(f"{host.name}: interrupted; telling the host no (Ctrl-C again to leave it alone)")
-    refusal: dict[str, Any] = {"txn": txn, "accept": False, "reasons": ["interrupted by the operator"], "evidence": {}}
-    try:
-        state = host.call("decide", refusal, on_event=teller, timeout_s=patience)["state"]
-        if state == "CONFIRMED":
-            return InterruptedByUser(
-                f"{host.name}: interrupted too late: the release had been accepted, and it is live"
-            )
-        return InterruptedByUser(f"{host.name}: interrupted; the host ended {state}", hint="`kdeploy status` shows it")
-    except (KeyboardInterrupt, RemoteError, NoKnownGoodError):
-        return InterruptedByUser(
-            f"{host.name}: interrupted; the host goes back to known-good by itself",
-            hint="`kdeploy status` shows when it has; the same command run again continues",
-        )
 
 
 def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | None) -> Exception:

@@ -6,7 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdeploy import agent
@@ -38,8 +38,8 @@ class Ask:
     """One request: what the agent is to do, raw bytes that go with it, who hears its events, how long it may take."""
 
     verb: str
-    request: Mapping[str, Any]
-    payload: bytes = b""
+    request: Mapping[str, Any] = field(repr=False)  # may carry secrets
+    payload: bytes = field(default=b"", repr=False)
     on_event: OnEvent = _ignore
     timeout_s: float = 60
 
