@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn
 
-from kdeploy_agent import facts, operate, precheck, runner, runtimes, session, store, supervisor
+from kdeploy_agent import drift, facts, operate, precheck, runner, runtimes, session, store, supervisor
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call, call_of, read_request, say
@@ -30,6 +30,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "logs": operate.logs,
     "evidence": facts.evidence,
     "stop": operate.stop,
+    "verify": drift.verify,
 }
 _HARMLESS = ("facts", "receive", "runtime", "precheck")  # verbs that stop nothing: what ends them ended nothing else
 

@@ -55,6 +55,32 @@ def command(pid: int) -> str:
         return "(gone)"
 
 
+def argv(pid: int) -> List[str]:
+    """A process's command line, word by word; empty when it is gone, or has none."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return os.fsdecode(raw).split("\0")[:-1] if raw.endswith(b"\0") else os.fsdecode(raw).split("\0")
+
+
+def cwd(pid: int) -> str:
+    """A process's working folder; empty when it is gone or not ours to see."""
+    return _link(pid, "cwd")
+
+
+def program(pid: int) -> str:
+    """The program file a process runs; ends with ` (deleted)` when another was put in its place."""
+    return _link(pid, "exe")
+
+
+def _link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")  # noqa: PTH115 - Path.readlink came with Python 3.9
+    except OSError:
+        return ""
+
+
 def members(variable: str, value: str) -> Set[int]:
     """Every living process that carries `variable=value` in its environment, and all their descendants.
 

@@ -60,6 +60,22 @@ def verify(tree: Path, manifest: str) -> Tuple[int, int]:
 
     Raises `integrity` naming the first files that differ, are missing, are too many or are no plain files.
     """
+    wrong, count, size = compare(tree, manifest)
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise AgentError(
+            "integrity",
+            f"{len(wrong)} of the files of {tree.name} are not what was declared: {', '.join(wrong[:5])}{more}",
+            "apply again: the tree is placed anew from the bundle",
+        )
+    return count, size
+
+
+def compare(tree: Path, manifest: str) -> Tuple[List[str], int, int]:
+    """The same, giving every file that is not right (`PATH: differs`, sorted), then files and bytes.
+
+    Raises `integrity` when the manifest itself is not the declared one: nothing can be compared then.
+    """
     try:
         listing = (tree / MANIFEST).read_bytes()
     except OSError as fault:
@@ -84,14 +100,7 @@ def verify(tree: Path, manifest: str) -> Tuple[int, int]:
         elif wanted != digest:
             wrong.append(f"{name}: differs")
     wrong.extend(f"{name}: missing" for name in expected)
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise AgentError(
-            "integrity",
-            f"{len(wrong)} of the files of {tree.name} are not what was declared: {', '.join(sorted(wrong)[:5])}{more}",
-            "apply again: the tree is placed anew from the bundle",
-        )
-    return count, size
+    return sorted(wrong), count, size
 
 
 def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from kdeploy_agent import files, inspection, probe, retention, secrets, serving, store
+from kdeploy_agent import drift, files, inspection, probe, retention, secrets, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
@@ -94,6 +94,8 @@ class Run:
             files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
+        with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
+            drift.remember(self.layout, self.release)
         try:
             retention.prune(self.layout, self.note)
         except (OSError, AgentError) as fault:  # untidy, but what serves is right
