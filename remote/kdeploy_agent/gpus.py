@@ -1,6 +1,6 @@
 """The GPUs of this host and who holds their memory, as nvidia-smi tells it: asked with a deadline, parsed with care.
 
-Fields that a driver does not know are left out one by one (each exits 2 and names the field: driver 580), and every value
+Fields that a driver does not know are left out one by one (it exits 2 and names the first: driver 580), and every value
 may be `N/A`, `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]` or `ERR!` instead of what was asked for.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from kdeploy_agent import bounded
 from kdeploy_agent.errors import AgentError
 
 ANSWERS_WITHIN_S = 20.0  # without the persistence daemon each call loads the driver anew: seconds on eight GPUs
@@ -166,22 +165,11 @@ def _run(*words: str) -> Tuple[int, str]:
     """nvidia-smi's exit status and what it said; when it hangs it is left to itself: nothing kills a stuck driver."""
     found = tool()
     assert found is not None
-    child = subprocess.Popen(
-        [found, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-        cwd=str(Path("/")),
-        start_new_session=True,
-    )
-    try:
-        said, _ = child.communicate(timeout=ANSWERS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
+    done = bounded.run([found, *words], ANSWERS_WITHIN_S, {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"})
+    if done is None:
         hint = "the driver hangs: see `dmesg | grep -i xid`; most often only a reboot helps"
-        raise AgentError("fault", f"nvidia-smi did not answer within {ANSWERS_WITHIN_S:.0f} s", hint) from None
-    return child.returncode, said.decode("utf-8", "replace")
+        raise AgentError("fault", f"nvidia-smi did not answer within {ANSWERS_WITHIN_S:.0f} s", hint)
+    return done.status, done.out + done.err
 
 
 def _silent(status: int, said: str) -> AgentError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import precheck, runtimes, serving
+from kdeploy_agent import runtimes, serving
 
 from kdeploy.release import runtime_key
 
@@ -90,24 +89,6 @@ def test_a_stranger_on_a_port_is_named(rig: Any) -> None:
     assert not found["ok"] and f"{rig.public} is held by process" in found["detail"]
 
 
-def test_models(tmp_path: Path) -> None:
-    assert not precheck.check_model("model", str(tmp_path / "no"))["ok"]
-    assert precheck.check_model("model", "org/name")["ok"]
-    assert "config.json" in precheck.check_model("model", str(tmp_path))["detail"]
-    (tmp_path / "config.json").write_text("{}")
-    assert "no weights" in precheck.check_model("model", str(tmp_path))["detail"]
-    (tmp_path / "a.safetensors").write_bytes(b"x")
-    assert precheck.check_model("model", str(tmp_path))["ok"]
-    index = {"weight_map": {"w1": "a.safetensors", "w2": "b.safetensors"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    found = precheck.check_model("model", str(tmp_path))
-    assert not found["ok"] and found["detail"] == "1 of 2 shards are missing: b.safetensors"
-    (tmp_path / "b.safetensors").write_bytes(b"")
-    assert not precheck.check_model("model", str(tmp_path))["ok"]
-    (tmp_path / "b.safetensors").write_bytes(b"x")
-    assert precheck.check_model("model", str(tmp_path))["ok"]
-
-
 def wheel(folder: Path, name: str, requires: str = "") -> str:
     """A wheel that holds one module; gives its line for a lock."""
     info = f"{name}-1.0.dist-info"
@@ -182,16 +163,21 @@ def test_a_release_that_passed_is_not_imported_again(rig: Any) -> None:
         remembered = list((rig.layout.cache(release["tree"]) / "precheck").glob("*.json"))
         assert bool(remembered) is known
         again = rig.agent("precheck", {"release": release}).ok["findings"]
-        assert again[:-1] == first[:-1]  # the last one says how much of the disk is free at this moment
-    remembered[0].write_text(remembered[0].read_text().replace("runs", "RUNS"))
+        assert _steady(again) == _steady(first)
+    remembered[0].write_text(remembered[0].read_text().replace("cpython", "CPYTHON"))
     again = rig.agent("precheck", {"release": release}).ok["findings"]
-    assert any("RUNS" in finding["detail"] for finding in again)
+    assert any("CPYTHON" in finding["detail"] for finding in again)
     (site / "newly_installed.py").write_text("")
     again = rig.agent("precheck", {"release": release}).ok["findings"]
-    assert not any("RUNS" in finding["detail"] for finding in again)
+    assert not any("CPYTHON" in finding["detail"] for finding in again)
     broken = {**release, "id": "other", "launch": {**release["launch"], "args": ["--no-such-flag"]}}
     assert not all(finding["ok"] for finding in rig.agent("precheck", {"release": broken}).ok["findings"])
     assert not (remembered[0].parent / "other.json").exists()
+
+
+def _steady(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what says how much is free at this moment."""
+    return [one for one in found if one["check"] not in ("disk", "inodes")]
 
 
 @pytest.mark.parametrize(("host", "ok"), [("203.0.113.7", False), ("no.such.host.invalid", False), ("0.0.0.0", True)])
