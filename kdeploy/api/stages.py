@@ -172,9 +172,9 @@ def local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
     """The Python of a runtime on this machine, made through the same agent a host uses."""
     if runtime.venv is not None:
         return Path(runtime.venv) / "bin/python"
-    host = Host(LocalTransport("localhost"), str(places.host_root()), read.file.service)
     lines = lock_text(read, runtime) or ""
-    return host.make_runtime(runtime_id(read, runtime), runtime.python, lines, runtime.with_deps, note)
+    with Host(LocalTransport("localhost"), str(places.host_root()), read.file.service) as host:
+        return host.make_runtime(runtime_id(read, runtime), runtime.python, lines, runtime.with_deps, note)
 
 
 def lock_text(read: Profile, runtime: Runtime) -> str | None:
