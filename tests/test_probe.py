@@ -452,7 +452,7 @@ def test_the_log_is_searched_bounded_and_without_secrets(tmp_path: Path) -> None
     lines = [f"line {number} Traceback" for number in range(500)]
     lines += ["args(api_key='hush', hf_token=\"hush\", max_total_tokens=7)", "x" * 5000, "bytes \udcff"]
     log.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
-    told = probe.scan_log(str(log), ["Traceback", "never"])
+    told = probe.scan_log(probe.lines([(str(log), 0)]), ["Traceback", "never"])
     assert told["bytes"] == log.stat().st_size
     assert told["lines"] == 503
     assert len(told["matches"]) == probe.MATCHES
@@ -465,10 +465,17 @@ def test_the_log_is_searched_bounded_and_without_secrets(tmp_path: Path) -> None
 def test_only_what_came_after_the_start_counts(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("Traceback old\nfine\n", encoding="utf-8")
-    told = probe.scan_log(str(log), ["Traceback"], start=len("Traceback old\n"))
+    told = probe.scan_log(probe.lines([(str(log), len("Traceback old\n"))]), ["Traceback"])
     assert told == {"bytes": 5, "lines": 1, "matches": [], "tail": ["fine"]}
-    assert probe.scan_log(str(log), ["Traceback"])["matches"] == [{"line": 1, "text": "Traceback old"}]
+    assert probe.scan_log(probe.lines([(str(log), 0)]), ["Traceback"])["matches"] == [
+        {"line": 1, "text": "Traceback old"}
+    ]
 
 
 def test_no_log_is_an_empty_log(tmp_path: Path) -> None:
-    assert probe.scan_log(str(tmp_path / "none"), []) == {"bytes": 0, "lines": 0, "matches": [], "tail": []}
+    assert probe.scan_log(probe.lines([(str(tmp_path / "none"), 0)]), []) == {
+        "bytes": 0,
+        "lines": 0,
+        "matches": [],
+        "tail": [],
+    }

@@ -1,8 +1,9 @@
 """The agent's door: `session`, or one `VERB`; JSON lines in and out, one place where errors end.
 
-Three more commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
+More commands are for the agent itself, which starts them detached: `supervise ROOT SERVICE UNIT` keeps a process,
 `guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed, and
-`heal ROOT SERVICE BY LOCK-FD` heals when the guardian was killed as well.
+`heal ROOT SERVICE BY LOCK-FD` heals when the guardian was killed as well. Three are for systemd's units:
+`exec ROOT SERVICE UNIT` becomes its process, `boot ROOT SERVICE` serves again after a reboot, `deafen` shuts a port.
 """
 
 from __future__ import annotations
@@ -11,9 +12,23 @@ import errno
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NoReturn
+from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
-from kdeploy_agent import drift, facts, operate, precheck, runner, runtimes, session, store, supervisor
+from kdeploy_agent import (
+    becoming,
+    boot,
+    doctor,
+    draining,
+    drift,
+    facts,
+    operate,
+    precheck,
+    runner,
+    runtimes,
+    session,
+    store,
+    supervisor,
+)
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call, call_of, read_request, say
@@ -23,6 +38,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "receive": store.receive,
     "runtime": runtimes.runtime,
     "precheck": precheck.precheck,
+    "doctor": doctor.doctor,
     "begin": operate.begin,
     "decide": operate.decide,
     "recover": operate.recover,
@@ -32,7 +48,16 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "stop": operate.stop,
     "verify": drift.verify,
 }
-_HARMLESS = ("facts", "receive", "runtime", "precheck")  # verbs that stop nothing: what ends them ended nothing else
+_HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor")  # what ends one of them ended nothing else
+
+_OWN: Dict[Tuple[str, int], Callable[..., int]] = {  # by name and number of arguments
+    ("supervise", 3): lambda root, service, unit: supervisor.supervise(Layout(Path(root), service), unit),
+    ("guard", 4): lambda root, service, txn, handle: runner.guard(Layout(Path(root), service), txn, int(handle)),
+    ("heal", 4): lambda root, service, by, handle: runner.healer(Layout(Path(root), service), by, int(handle)),
+    ("exec", 3): lambda root, service, unit: becoming.execute(Layout(Path(root), service), unit),
+    ("boot", 2): lambda root, service: boot.boot(Layout(Path(root), service)),
+    ("deafen", 0): draining.deafen,
+}
 
 
 def main() -> NoReturn:
@@ -41,12 +66,9 @@ def main() -> NoReturn:
 
 
 def _run(words: List[str]) -> int:
-    if len(words) == 4 and words[0] == "supervise":
-        return supervisor.supervise(Layout(Path(words[1]), words[2]), words[3])
-    if len(words) == 5 and words[0] == "guard":
-        return runner.guard(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
-    if len(words) == 5 and words[0] == "heal":
-        return runner.healer(Layout(Path(words[1]), words[2]), words[3], int(words[4]))
+    own = _OWN.get((words[0], len(words) - 1)) if words else None
+    if own is not None:
+        return own(*words[1:])
     try:
         if words == ["session"]:
             return session.serve(VERBS, _explain)

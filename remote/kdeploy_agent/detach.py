@@ -1,23 +1,33 @@
-"""Starting this very agent again, detached: in its own session, so that no connection takes it along when it ends."""
+"""Starting this very agent again, detached, so that no connection takes it along when it ends.
+
+That is a session of its own, and under systemd a scope of its own as well: logind may end all that a login has left.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
-from kdeploy_agent import files
+from kdeploy_agent import files, systemctl, unit_files, units
 
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME")
-_HOOKS = "KDEPLOY_CRASH_"  # see journal.py
+_HOOKS = ("KDEPLOY_CRASH_", units.KEEPER)  # see journal.py
 
 
-def argv(*arguments: str) -> List[str]:
-    """The command line that runs this agent (the same zip, or the same folder in development)."""
+def argv(*arguments: str, keep: Optional[Path] = None) -> List[str]:
+    """The command line that runs this agent (the same zip, or the same folder in development).
+
+    With `keep`, a folder, it may be run later too: the zip lies there under its content's name, and is not removed.
+    """
     home = Path(__file__).resolve().parent.parent
     if home.is_file():
+        if keep is not None and home.parent != keep.resolve():
+            home = _copy(home, keep)
         return [sys.executable, str(home), *arguments]
     return [sys.executable, "-m", "kdeploy_agent", *arguments]
 
@@ -32,12 +42,20 @@ def environment() -> Dict[str, str]:
     return env
 
 
+def _copy(zipped: Path, folder: Path) -> Path:
+    data = zipped.read_bytes()
+    copy = folder / f"agent-{hashlib.sha256(data).hexdigest()}.pyz"
+    if not copy.exists():
+        files.write(copy, data)
+    return copy
+
+
 def spawn(arguments: Sequence[str], log: Path, env: Dict[str, str], pass_fds: Sequence[int] = ()) -> int:
-    """Start the agent with `arguments` in its own session, writing to `log`; gives its pid and does not wait."""
+    """Start the agent with `arguments` (COMMAND ROOT SERVICE ...), writing to `log`; gives its pid at once."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(str(log), "ab", opener=files.private) as out:
         child = subprocess.Popen(
-            argv(*arguments),
+            [*_scope(arguments), *argv(*arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -48,3 +66,11 @@ def spawn(arguments: Sequence[str], log: Path, env: Dict[str, str], pass_fds: Se
         )
     child.returncode = 0  # it outlives us on purpose: Popen need not warn or wait
     return child.pid
+
+
+def _scope(arguments: Sequence[str]) -> List[str]:
+    if not units.by_systemd():
+        return []
+    command, _, service = arguments[:3]
+    name = f"kdeploy-{service}-{command}-{os.getpid()}-{time.monotonic_ns()}.scope"
+    return systemctl.scope(name, unit_files.Names(service).kept)

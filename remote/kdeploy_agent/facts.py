@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import client, files, locking, secrets, serving, store
+from kdeploy_agent import client, files, locking, secrets, serving, store, units
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.protocol import Call
-from kdeploy_agent.units import Units
 
 _ANSWERS_WITHIN_S = 2.0
 
@@ -34,6 +33,7 @@ def facts(call: Call) -> Dict[str, Any]:
         "now": round(time.time(), 3),
         "git": _git_version(),
         "systemd": Path("/run/systemd/system").is_dir(),
+        "keeper": "systemd" if units.by_systemd() else "supervisor",
         "root": str(layout.root),
         "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
         "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
@@ -74,10 +74,10 @@ def present(layout: Layout, release: str) -> bool:
 
 
 def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
-    units = Units(layout)
+    keeper = units.of(layout)
     held = locking.holder(layout.lock)
     last = Journal(layout.journal).last()
-    server = units.status("server")
+    server = keeper.status("server")
     return {
         "current": layout.live(),
         "known_good": layout.good(),
@@ -88,7 +88,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "transaction": _last(last, held) if last else None,
         "lock": held,
         "secrets": secrets.digests(layout),
-        "units": {name: dataclasses.asdict(units.status(name)) for name in ("server", "front")},
+        "units": {name: dataclasses.asdict(keeper.status(name)) for name in ("server", "front")},
         "rehash": _rehash(layout, rehash) if rehash and layout.tree(rehash).is_dir() else None,
         "answers": _answers(layout, server.release) if rehash and server.alive else None,
     }

@@ -16,7 +16,6 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
     pids = units.members("server")
     owners = [one.pid for one in processes.holders(port)]
     status = units.status("server")
-    start, older = units.log_start("server")
     return {
         "processes": _processes(units, pids),
         "port": {
@@ -24,7 +23,7 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
             "owner": owners[0] if owners else None,
             "ours": bool(owners) and all(pid in pids for pid in owners),
         },
-        "log": probe.scan_log(str(units.path("server", "log")), probes.get("log", []), start=start, older=older),
+        "log": probe.scan_log(units.log("server"), probes.get("log", [])),
         "restarts": status.restarts,
     }
 

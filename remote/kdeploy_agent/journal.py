@@ -112,6 +112,16 @@ class Journal:
         found = list(self.transactions().values())
         return found[-1] if found else None
 
+    def stopped(self) -> bool:
+        """Whether somebody stopped the service and no release was confirmed since: it is to stay stopped."""
+        stopped = False
+        for line in self.lines():
+            if line.get("verb") == "stop":
+                stopped = True
+            elif line.get("state") == "CONFIRMED" and line.get("phase") == DONE:
+                stopped = False
+        return stopped
+
     def confirmed(self) -> List[str]:
         """Ids of all releases that were ever confirmed, the latest first, each once."""
         ids: Dict[str, None] = {}

@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Optional
 
-from kdeploy_agent import files, locking, probe, runner, secrets, serving
+from kdeploy_agent import files, locking, probe, runner, secrets, serving, units
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.follow import Follow, follow_log
+from kdeploy_agent.follow import Follow
 from kdeploy_agent.journal import DONE, Journal, Transaction
 from kdeploy_agent.journal import parse as parse_line
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.order import Order
 from kdeploy_agent.protocol import Call, listening
 from kdeploy_agent.switch import Switch
-from kdeploy_agent.units import Units, tail
+from kdeploy_agent.units import NAMES, show, tail
 
 _HEALERS = 2  # that one watcher starts: a third would end like the two before
 
@@ -72,7 +72,7 @@ def stop(call: Call) -> Dict[str, Any]:
         runner.end_stopped(call.layout)
         journal = Journal(call.layout.journal)
         journal.append(verb="stop", by=by, phase="intent")
-        Switch(call.layout, Units(call.layout), lambda text: call.emit("note", text=text)).close()
+        Switch(call.layout, units.of(call.layout), lambda text: call.emit("note", text=text)).close()
         journal.append(verb="stop", by=by, phase="done")
     return {"stopped": True}
 
@@ -80,19 +80,18 @@ def stop(call: Call) -> Dict[str, Any]:
 def logs(call: Call) -> Dict[str, Any]:
     """Verb: the last `lines` of a unit's log (`server`, `front`), or of the last transaction's own (`runner`)."""
     unit, lines = call.text("unit"), int(call.number("lines", 100))
+    wanted = listening if call.request.get("follow") else None
+
+    def emit(line: str) -> None:
+        call.emit("line", text=probe.mask(line))
+
     if unit == "runner":
         last = Journal(call.layout.journal).last()
         path = call.layout.transaction(last.txn) / "runner.log" if last else call.layout.transactions / "none"
-    elif unit in ("server", "front"):
-        path = Units(call.layout).path(unit, "log")
-    else:
+        return {"path": show(path, lines, emit, wanted)}
+    if unit not in NAMES:
         raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
-    size = path.stat().st_size if path.exists() else 0  # what is written from now on belongs to `follow`
-    for line in tail(path, lines, end=size):
-        call.emit("line", text=probe.mask(line))
-    if call.request.get("follow"):
-        follow_log(path, size, lambda line: call.emit("line", text=probe.mask(line)), listening)
-    return {"path": str(path)}
+    return {"path": units.of(call.layout).show(unit, lines, emit, wanted)}
 
 
 def _order(call: Call) -> Order:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
 
 from kdeploy_agent.client import Json, Reply, generate, read_answers, read_chat, request
 
@@ -83,18 +83,16 @@ def mask(line: str) -> str:
     return SECRET_IN_LOG.sub(r"\1(withheld)", line)
 
 
-def scan_log(path: str, signatures: List[str], start: int = 0, older: Optional[str] = None) -> Json:
+def scan_log(log: Iterable[bytes], signatures: List[str]) -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
-    A log goes on from one release to the next: only what comes after byte `start` counts. `older` is the part of the
-    log that was moved away meanwhile; then `start` is a byte of that. The first matching lines are kept, and the last
-    lines of all; values that look secret are left out. No file is an empty log.
+    The first matching lines are kept, and the last lines of all; values that look secret are left out.
     """
     wanted = re.compile("|".join("(?:%s)" % one for one in signatures)) if signatures else None
     matches: List[Json] = []
     tail: Deque[str] = deque(maxlen=TAIL)
     size = number = 0
-    for raw in _lines([(older, start), (path, 0)] if older else [(path, start)]):
+    for raw in log:
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         size, number = size + len(raw), number + 1
         text = mask(text)
@@ -104,7 +102,11 @@ def scan_log(path: str, signatures: List[str], start: int = 0, older: Optional[s
     return {"bytes": size, "lines": number, "matches": matches, "tail": list(tail)}
 
 
-def _lines(parts: List[Tuple[str, int]]) -> Iterator[bytes]:
+def lines(parts: List[Tuple[str, int]]) -> Iterator[bytes]:
+    """The lines of files one after the other, each from a byte on; no file has no lines, an endless line is cut.
+
+    A log goes on from one release to the next, and its older part may have been moved away meanwhile.
+    """
     for path, start in parts:
         if Path(path).exists():
             with Path(path).open("rb") as stream:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Set
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set
 
 _PROC = Path("/proc")
 
@@ -101,6 +101,24 @@ def members(variable: str, value: str) -> Set[int]:
     return found
 
 
+def in_cgroup(name: str) -> Set[int]:
+    """Every living process in the control group `name` or in one below it, wherever groups are mounted."""
+    found = set()
+    for pid in _pids():
+        try:
+            lines = (_PROC / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        if any(name in line.split(":", 2)[-1].split("/") for line in lines) and identity(pid) is not None:
+            found.add(pid)
+    return found
+
+
+def connections(port: int) -> int:
+    """How many connections are open that came in at the TCP port, ours or in our network at least."""
+    return sum(1 for fields in _sockets_at(port) if fields[3] in ("01", "08"))  # established; the client has said all
+
+
 def holders(port: int) -> List[Holder]:
     """Every process that listens on the TCP port, on any address; empty when the port is free."""
     inodes = _listening(port)
@@ -149,7 +167,11 @@ def _parents() -> Dict[int, int]:
 
 
 def _listening(port: int) -> Set[str]:
-    found: Set[str] = set()
+    return {f"socket:[{fields[9]}]" for fields in _sockets_at(port) if fields[3] == "0A"}
+
+
+def _sockets_at(port: int) -> Iterator[List[str]]:
+    """The fields of every TCP socket whose own port this is."""
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text().splitlines()[1:]
@@ -157,9 +179,8 @@ def _listening(port: int) -> Set[str]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(f"socket:[{fields[9]}]")
-    return found
+            if int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields
 
 
 def _sockets(pid: int) -> Set[str]:

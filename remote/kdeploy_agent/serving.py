@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import pwd
+import socket
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import files, secrets
+from kdeploy_agent import draining, files, secrets
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import MARK, Spec
 
 LOOPBACK = "127.0.0.1"
-UNITS = ("front", "server")  # in the order in which they are stopped
 
 _KEYS = {"id", "tree", "commit", "manifest", "version", "launch"}
 _SERVER_GRACE_S = 30.0
@@ -88,8 +89,8 @@ def ports(release: Dict[str, Any]) -> Dict[str, int]:
     found = {"private": release["launch"]["port"]}
     if front["kind"] != "none":
         found["public"] = front["port"]
-        if front.get("metrics_port"):
-            found["metrics"] = front["metrics_port"]
+    if front["kind"] == "router" and front.get("metrics_port"):
+        found["metrics"] = front["metrics_port"]
     return found
 
 
@@ -105,10 +106,12 @@ def server(layout: Layout, release: Dict[str, Any]) -> Spec:
 
 
 def front(layout: Layout, release: Dict[str, Any]) -> Optional[Spec]:
-    """The unit of the release's front, SGLang's own router; None when clients use the server's port."""
+    """The unit of the release's front: the port that systemd opens, or SGLang's router; None without a front."""
     wanted = release["launch"]["front"]
     if wanted["kind"] == "none":
         return None
+    if wanted["kind"] == "socket":
+        return _socket(layout, release)
     argv = [str(python_of(layout, release)), "-m", "sglang_router.launch_router"]
     argv += ["--host", wanted.get("host") or LOOPBACK, "--port", str(wanted["port"])]
     argv += ["--worker-urls", server_url(release), "--policy", "round_robin", "--log-level", "warn"]
@@ -119,6 +122,17 @@ def front(layout: Layout, release: Dict[str, Any]) -> Optional[Spec]:
     argv += ["--health-failure-threshold", "1", "--health-success-threshold", "1"]
     held = tuple(number for what, number in ports(release).items() if what != "private")
     return _spec(layout, release, "front", tuple(argv), held, _FRONT_GRACE_S)
+
+
+def _socket(layout: Layout, release: Dict[str, Any]) -> Spec:
+    wanted = release["launch"]["front"]
+    target = f"{LOOPBACK}:{release['launch']['port']}"
+    argv = (draining.proxy() or "systemd-socket-proxyd", f"--connections-max={draining.CONNECTIONS}", target)
+    spec = _spec(layout, release, "front", argv, (wanted["port"],), _FRONT_GRACE_S)
+    host = wanted.get("host") or LOOPBACK
+    with contextlib.suppress(OSError):  # systemd takes addresses only
+        host = str(socket.getaddrinfo(host, wanted["port"], type=socket.SOCK_STREAM)[0][4][0])
+    return dataclasses.replace(spec, listen=f"[{host}]:{wanted['port']}" if ":" in host else f"{host}:{wanted['port']}")
 
 
 def environment(layout: Layout, release: Dict[str, Any], unit: str) -> Dict[str, str]:

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import List, Optional
 
-from kdeploy_agent import files, processes, secrets, store
+from kdeploy_agent import becoming, files, processes
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.units import MARK, Spec, Units, banner
+from kdeploy_agent.supervised import Supervised
+from kdeploy_agent.units import MARK, RESTARTS, WINDOW_S, Spec, banner
 
-RESTARTS, WINDOW_S = 3, 600.0  # a server that dies more often than this is broken, not unlucky
 LOG_LIMIT = 64 * 1024 * 1024
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
@@ -27,7 +27,7 @@ _SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
 
 def supervise(layout: Layout, name: str) -> int:
     """Run the unit until its process ends for good; gives the supervisor's exit status."""
-    units = Units(layout)
+    units = Supervised(layout)
     spec = Spec.read(units.path(name, "json"))
     if spec is None:
         print(f"kdeploy: there is no unit {name}", flush=True)
@@ -40,7 +40,7 @@ def supervise(layout: Layout, name: str) -> int:
 
 
 class _Supervisor:
-    def __init__(self, layout: Layout, units: Units, spec: Spec) -> None:
+    def __init__(self, layout: Layout, units: Supervised, spec: Spec) -> None:
         self.layout = layout
         self.units = units
         self.spec = spec
@@ -69,9 +69,7 @@ class _Supervisor:
 
     def begin(self) -> None:
         """Start the process in its own session, in an empty scratch folder."""
-        scratch = Path(self.spec.scratch)
-        files.wipe(scratch)
-        scratch.mkdir(parents=True, mode=0o700)
+        becoming.clear(self.spec)
         self.starts.append(time.time())
         print(banner(self.spec.release), flush=True)
         if len(self.starts) == 1:
@@ -126,8 +124,7 @@ class _Supervisor:
         if len(recent) >= RESTARTS:
             return f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
         try:
-            if self.spec.tree:
-                store.verify(Path(self.spec.tree), self.spec.manifest)
+            becoming.verify(self.spec)
         except AgentError as fault:  # it was proven with other files than those it would start with now
             return f"{ended}; not restarted: {fault.message}"
         return None
@@ -155,9 +152,7 @@ def _become(layout: Layout, spec: Spec) -> None:
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        os.chdir(spec.cwd)
-        env = {**spec.env, **secrets.load(layout, spec.secrets)}
-        os.execve(spec.argv[0], list(spec.argv), env)
+        becoming.become(layout, spec)
     except BaseException as fault:
         print(f"kdeploy: cannot run {spec.argv[0]}: {fault}", flush=True)
     finally:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict
 
-from kdeploy_agent import client, probe, processes, serving
+from kdeploy_agent import client, files, probe, processes, serving
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.units import Units, name_holders
+from kdeploy_agent.units import NAMES, Units, name_holders
 
 Note = Callable[[str], None]
 
 OPENS_WITHIN_S = 60.0
+_BRIEF_WITHIN_S = 120.0
 _POLL_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
 _STRIKES = 3  # SGLang 0.5.11 leaves a /health unanswered now and then: one silence proves nothing
 
@@ -31,16 +32,19 @@ class Switch:
 
     def close(self) -> None:
         """Let no client in, then stop the server. Raises AgentError naming what does not go."""
-        self._units.stop(*serving.UNITS)
+        self._units.stop(*NAMES)
 
     def check_ports(self, release: Dict[str, Any]) -> None:
-        """Raise `preflight` when a stranger holds a port of the release; our own units will give theirs up."""
+        """Raise `preflight` when a port of the release cannot be had; our own units will give theirs up."""
+        for spec in (serving.server(self._layout, release), serving.front(self._layout, release)):
+            if spec is not None:
+                self._units.check(spec)
         for what, port in serving.ports(release).items():
             self.check_port(what, port)
 
     def check_port(self, what: str, port: int) -> None:
         """The same for one port; `what` says what it is for."""
-        strangers = [one for one in processes.holders(port) if not self._ours(one.pid)]
+        strangers = [one for one in processes.holders(port) if not self._units.owns(one.pid, port)]
         if strangers:
             message = f"the {what} port {port} is held by {name_holders(strangers)}"
             raise AgentError("preflight", message, "stop that process, or choose another port")
@@ -77,6 +81,21 @@ class Switch:
                 raise Failed(f"the public port does not answer: {reply.error}{self._last_words('front')}")
             time.sleep(_POLL_S)
 
+    def serve(self, release: Dict[str, Any], start_s: float = 0.0) -> None:
+        """Serve a release that was proven here before: start it, ask the brief questions of its plan, let clients in.
+
+        `start_s` is how long the start may take at least. Raises Failed when it is not what it was.
+        """
+        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
+        self.start(release, max(float(plan.get("start_s", 0.0)), start_s))
+        asks = plan.get("probes", {}).get("brief", [])
+        try:
+            probe.brief(serving.server_url(release), asks, time.monotonic() + _BRIEF_WITHIN_S)
+        except probe.NotReady as fault:
+            raise Failed(f"it started, but {fault}") from fault
+        self.open(release)
+        self.allow_restarts(release)
+
     def soak(self, release: Dict[str, Any], seconds: float) -> None:
         """Watch the open release for `seconds`; raises Failed when a process ends or answers stay away."""
         end, strikes = time.monotonic() + seconds, 0
@@ -92,7 +111,7 @@ class Switch:
 
     def must_live(self, release: Dict[str, Any]) -> None:
         """Raise Failed when a process the release needs has ended."""
-        for name in serving.UNITS:
+        for name in NAMES:
             if name == "front" and release["launch"]["front"]["kind"] == "none":
                 continue
             status = self._units.status(name)
@@ -123,9 +142,6 @@ class Switch:
             if reply.status != 200:
                 return f"{path} at {url}: {reply.error}"
         return None
-
-    def _ours(self, pid: int) -> bool:
-        return any(pid in self._units.members(name) for name in serving.UNITS)
 
     def _last_words(self, name: str) -> str:
         lines = self._units.words(name, 12)

@@ -18,13 +18,13 @@ from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.order import Order
 from kdeploy_agent.switch import Failed, Switch
-from kdeploy_agent.units import Units
+from kdeploy_agent.units import Units, of
 
 NOTHING_STOPPED = "nothing was stopped"
 NOTHING_BEFORE = "nothing was serving before"
+STAYS_STOPPED = "the service had been stopped before; it stays stopped"
 STOPPED = "the service was stopped before it could go back"
 
-_BRIEF_WITHIN_S = 120.0
 _RESERVE = 8 * 1024 * 1024  # bytes; a way back writes a few journal lines, notes and a rejected server's last words
 _WORDS_KEPT = 400  # lines of a rejected server's log
 
@@ -36,7 +36,7 @@ class Run:
         self.layout = layout
         self.order = order
         self.release = order.release
-        self.units = units or Units(layout)
+        self.units = units or of(layout)
         self.journal = Journal(layout.journal)
         self.switch = Switch(layout, self.units, self.note)
 
@@ -94,6 +94,9 @@ class Run:
             files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
+            told = self.units.survive()
+            if told:
+                self.note(told)
         with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
             drift.remember(self.layout, self.release)
         try:
@@ -112,12 +115,15 @@ class Run:
         self._write("ROLLING_BACK", INTENT, reason=reason)
         self.note(f"going back: {reason.splitlines()[0] if reason else ''}")
         self._keep_rejected(reason)
-        wanted = list(dict.fromkeys(one for one in (at.previous, at.known_good) if one))
+        stays_stopped = self.journal.stopped()
+        wanted = [] if stays_stopped else list(dict.fromkeys(one for one in (at.previous, at.known_good) if one))
         problems: List[str] = []
         for release in wanted:
             try:
                 self._restore(release, at.known_good)
             except Exception as fault:
+                if self.units.going_down():
+                    raise  # it goes on when the host is back
                 problems.append(f"{release}: {_reason(fault)}")
                 self.note(f"the way back failed: {problems[-1]}")
                 continue
@@ -130,7 +136,7 @@ class Run:
             self._end("NEEDS_OPERATOR", f"{reason}; and the way back failed: {'; '.join(problems)}", hint)
         else:
             self._write("ROLLING_BACK", DONE)
-            self._end("ROLLED_BACK", reason, NOTHING_BEFORE)
+            self._end("ROLLED_BACK", reason, STAYS_STOPPED if stays_stopped else NOTHING_BEFORE)
 
     def _halt(self, at: Transaction) -> None:
         self._take_secrets_back()
@@ -217,18 +223,10 @@ class Run:
     def _restore(self, release: str, known_good: Optional[str]) -> None:
         document = serving.read_release(self.layout, release)
         store.ensure(self.layout, document, self.note)
-        plan = files.read_json(self.layout.evidence(release) / "plan.json") or {}
         self.switch.close()
         files.point(self.layout.current, self.layout.release(release))
         self._keep_known_good(known_good)
-        self.switch.start(document, max(float(plan.get("start_s", 0.0)), self.order.start_s))
-        asks = plan.get("probes", {}).get("brief", [])
-        try:
-            probe.brief(serving.server_url(document), asks, time.monotonic() + _BRIEF_WITHIN_S)
-        except probe.NotReady as fault:
-            raise Failed(f"it started, but {fault}") from fault
-        self.switch.open(document)
-        self.switch.allow_restarts(document)
+        self.switch.serve(document, self.order.start_s)
 
     def _shut(self, at: Transaction) -> List[str]:
         """Leave nothing running; gives what did not go."""

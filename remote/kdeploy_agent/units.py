@@ -1,25 +1,29 @@
-"""Units: long-running processes of a service, kept by a supervisor of ours (supervisor.py) where there is no systemd.
+"""Units: the long-running processes of a service, and what a transaction needs of whoever keeps them.
 
-What a transaction needs of whoever keeps its processes is `start`, `stop`, `status` and `allow_restarts`.
+Two do: systemd (systemd.py) where it runs and we are root, else a supervisor of ours (supervised.py). `of` chooses.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from kdeploy_agent import detach, files, probe, processes, secrets
+from kdeploy_agent import files, memory, probe, processes, secrets
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.follow import follow_log
 from kdeploy_agent.layout import Layout
 
 MARK = "KDEPLOY_UNIT"
+NAMES = ("front", "server")  # in the order in which they are stopped
 
-_STARTS_WITHIN_S = 30.0
+RESTARTS, WINDOW_S = 3, 600.0  # a server that dies more often than this is broken, not unlucky
+KEEPER = "KDEPLOY_UNITS"  # `supervisor` in the agent's environment: do not use systemd
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,9 @@ class Spec:
     """How to run a unit. `scratch` is emptied before each start; `ports` must be free once it has stopped.
 
     A unit that runs the code of a `tree` names it, with its `manifest`: it is not restarted from other files. Of its
-    `secrets` a spec holds the names; whoever becomes the unit's process loads their values.
+    `secrets` a spec holds the names; whoever becomes the unit's process loads their values. With `listen` systemd
+    owns the port and hands it to `argv` at the first connection. `gpu_mib` is each GPU's memory in use, by uuid, before
+    the unit was started.
     """
 
     name: str
@@ -41,6 +47,8 @@ class Spec:
     tree: str = ""
     manifest: str = ""
     secrets: Tuple[str, ...] = ()
+    listen: str = ""
+    gpu_mib: Dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Optional["Spec"]:
@@ -54,7 +62,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Status:
-    """What a unit is doing. `note` says how its process ended last, or that the supervisor gave up."""
+    """What a unit is doing. `note` says how its process ended last, or that its keeper gave up."""
 
     alive: bool = False
     pid: int = 0
@@ -65,117 +73,127 @@ class Status:
     note: str = ""
 
 
-class Units:
-    """The units of one service, each with a supervisor in its own session."""
+class Units(abc.ABC):
+    """The units of one service. What differs from keeper to keeper is abstract here; stopping is stopping for both."""
 
+    kind = ""
     _dies_within_s = 20.0  # after SIGKILL: a process that frees a GPU's memory takes its time
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    @abc.abstractmethod
+    def start(self, spec: Spec) -> None:
+        """Start a unit that may not restart by itself; what is left of an earlier one is stopped first.
+
+        Returns once its process was started, not when it is ready. Raises `fault` when it cannot be started.
+        """
+
+    @abc.abstractmethod
+    def allow_restarts(self, name: str) -> None:
+        """From now on a unit whose process ends is started again, `RESTARTS` times in `WINDOW_S` at most."""
+
+    @abc.abstractmethod
+    def status(self, name: str) -> Status:
+        """What the unit is doing now."""
+
+    @abc.abstractmethod
+    def _end(self, name: str, spec: Optional[Spec]) -> None:
+        """Ask the unit's processes to go and wait for at most its grace."""
+
+    @abc.abstractmethod
+    def log(self, name: str) -> Iterator[bytes]:
+        """Every line the unit wrote since it was started last."""
+
+    @abc.abstractmethod
+    def tail(self, name: str, lines: int) -> List[str]:
+        """The last lines the unit wrote since it was started last."""
+
+    @abc.abstractmethod
+    def show(self, name: str, lines: int, emit: Callable[[str], None], wanted: Optional[Callable[[], bool]]) -> str:
+        """Give the last lines of the unit's log to `emit`, then what it writes for as long as `wanted()`, if given.
+
+        Gives what people call the log.
+        """
+
+    @abc.abstractmethod
+    def survive(self) -> str:
+        """See to it that the service comes back after a reboot; gives what there is to tell about that, or nothing."""
+
+    def drift(self) -> List[Dict[str, str]]:
+        """What of this keeper's own files is not as it wrote them: `what, expected, found, fix` each (drift.py)."""
+        return []
+
+    @abc.abstractmethod
+    def check(self, spec: Spec) -> None:
+        """Raise `preflight` when this keeper cannot keep such a unit."""
+
+    def going_down(self) -> bool:
+        """Whether the host is shutting down: what fails now proves nothing."""
+        return False
+
     def path(self, name: str, suffix: str) -> Path:
-        """File of a unit: `json` (spec), `pid` (what the supervisor says), `restart` (a flag), `log`."""
+        """File of a unit: `json` (its spec), and what its keeper needs."""
         return self._layout.units / f"{name}.{suffix}"
 
     def mark(self, name: str) -> str:
         """Value of KDEPLOY_UNIT in the environment of every process of the unit; unique on the host."""
         return str(self._layout.units / name)
 
-    def start(self, spec: Spec) -> None:
-        """Start a unit that may not restart by itself; what is left of an earlier one is stopped first.
-
-        Returns once its process was started, not when it is ready.
-        """
-        if self.members(spec.name):
-            self.stop(spec.name)
-        self.path(spec.name, "restart").unlink(missing_ok=True)
-        self.path(spec.name, "pid").unlink(missing_ok=True)
-        files.write(self.path(spec.name, "json"), files.canonical(dataclasses.asdict(spec)))
-        env = {**detach.environment(), MARK: self.mark(spec.name)}
-        log = self.path(spec.name, "log")
-        pid = detach.spawn(["supervise", str(self._layout.root), self._layout.service, spec.name], log, env)
-        end = time.monotonic() + _STARTS_WITHIN_S
-        while not self._said(spec.name).get("child"):
-            if time.monotonic() > end or (processes.identity(pid) is None and not self._said(spec.name)):
-                said = " | ".join(probe.mask(line) for line in tail(log, 5))
-                raise AgentError("fault", f"the supervisor of unit {spec.name} did not start: {said}")
-            time.sleep(0.02)
-
-    def allow_restarts(self, name: str) -> None:
-        """From now on a unit whose process ends is started again (the supervisor looks when that happens)."""
-        files.write(self.path(name, "restart"), b"on failure\n")
-
-    def status(self, name: str) -> Status:
-        """What the unit is doing now."""
-        said = self._said(name)
-        alive = processes.is_same(said.get("child", 0), said.get("child_identity", ""))
-        return Status(
-            alive=alive,
-            pid=said.get("child", 0) if alive else 0,
-            since=said.get("since", 0.0),
-            release=said.get("release", ""),
-            port=said.get("port", 0),
-            restarts=said.get("restarts", 0),
-            note=said.get("note", ""),
-        )
-
     def members(self, name: str) -> Set[int]:
-        """Pids of every process of the unit, its supervisor included."""
+        """Pids of every process of the unit, a supervisor of ours included."""
         return processes.members(MARK, self.mark(name))
 
     def supervisor(self, name: str) -> int:
         """Pid of the unit's supervisor; 0 when there is none."""
-        said = self._said(name)
-        pid = int(said.get("pid", 0))
-        return pid if processes.is_same(pid, said.get("identity", "")) else 0
+        return 0
+
+    def owns(self, pid: int, port: int) -> bool:
+        """Whether a process that listens on the port does so for a unit of this service."""
+        return any(pid in self.members(name) for name in NAMES)
+
+    def words(self, name: str, lines: int) -> List[str]:
+        """The last lines as they may be kept and shown: without what is secret, or looks so."""
+        return [probe.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
 
     def stop(self, *names: str) -> None:
-        """Stop units, one after the other: ask, wait, kill; returns when no process is left and their ports are free.
+        """Stop units, one after the other: ask, wait, kill; nothing is left: no process, no port, no GPU memory.
 
         Ports are waited for when all have stopped: one unit's port may have been taken over by another's. Raises
-        `fault` naming who is left, or who holds a port. Nothing happens for a unit that does not run.
+        `fault` naming who is left, or who holds a port or memory. Nothing happens for a unit that does not run.
         """
+        freed = []
         for name in names:
-            self._end(name)
+            spec = Spec.read(self.path(name, "json"))
+            if spec is not None and spec.gpu_mib:
+                freed.append(memory.expect(spec.gpu_mib, spec.env, self.members(name)))
+            self._end(name, spec)
+            self._kill(name)
+        for expected in freed:
+            expected.wait()
         for name in names:
             spec = Spec.read(self.path(name, "json"))
             for port in spec.ports if spec else ():
                 self._wait_until_free(port)
             self.path(name, "json").unlink(missing_ok=True)  # from now on its ports are anybody's
 
-    def _end(self, name: str) -> None:
-        spec = Spec.read(self.path(name, "json"))
-        self.path(name, "restart").unlink(missing_ok=True)
-        left = self.members(name)
-        if left:
-            supervisor = self.supervisor(name)  # it passes the signal on to the group
-            processes.send({supervisor} if supervisor else left, signal.SIGTERM)
-            end = time.monotonic() + (spec.grace_s if spec else 0.0)
-            while self.members(name) and time.monotonic() < end:
-                time.sleep(0.05)
-        left = processes.kill_all(MARK, self.mark(name), time.monotonic() + self._dies_within_s)
-        if left:
-            named = ", ".join(f"{pid} ({processes.command(pid)})" for pid in sorted(left))
-            raise AgentError("fault", f"unit {name} does not die: {named}", f"look at dmesg; kill -9 {min(left)}")
+    def _keep(self, spec: Spec) -> None:
+        """Store the spec of a unit that is about to start, and how much of the GPUs is in use without it."""
+        if spec.tree:  # a server; a front uses no GPU
+            spec = dataclasses.replace(spec, gpu_mib=memory.used())
+        files.write(self.path(spec.name, "json"), files.canonical(dataclasses.asdict(spec)))
 
-    def tail(self, name: str, lines: int) -> List[str]:
-        """The last lines the unit wrote since it was started last."""
-        return tail(self.path(name, "log"), lines, since=banner(self.status(name).release))
-
-    def words(self, name: str, lines: int) -> List[str]:
-        """The same as it may be kept and shown: without what is secret, or looks so."""
-        return [probe.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
-
-    def log_start(self, name: str) -> Tuple[int, Optional[str]]:
-        """The byte of the unit's log at which it began, and the older part which that byte is in, if it is in that."""
-        said = self._said(name)
-        rotations = said.get("rotations", 0)
-        older = str(self.path(name, "log.1")) if rotations else None
-        return (said.get("log_start", 0) if rotations < 2 else 0), older  # after two, what came first is gone
-
-    def _said(self, name: str) -> Dict[str, Any]:
-        said = files.read_json(self.path(name, "pid"))
-        return said if isinstance(said, dict) else {}
+    def _kill(self, name: str) -> None:
+        end = time.monotonic() + self._dies_within_s
+        while True:
+            left = self.members(name)
+            if not left:
+                return
+            if time.monotonic() >= end:
+                named = ", ".join(f"{pid} ({processes.command(pid)})" for pid in sorted(left))
+                raise AgentError("fault", f"unit {name} does not die: {named}", f"look at dmesg; kill -9 {min(left)}")
+            processes.send(left, signal.SIGKILL)
+            time.sleep(0.05)
 
     def _wait_until_free(self, port: int) -> None:
         end = time.monotonic() + self._dies_within_s
@@ -186,6 +204,18 @@ class Units:
             if time.monotonic() > end:
                 raise AgentError("fault", f"port {port} is still held by {name_holders(held)}", "stop that process")
             time.sleep(0.1)
+
+
+def of(layout: Layout) -> Units:
+    """Whoever keeps the units of a service on this host: systemd where it runs and we are root, else our supervisor."""
+    from kdeploy_agent import supervised, systemd  # they build on this room
+
+    return systemd.Systemd(layout) if by_systemd() else supervised.Supervised(layout)
+
+
+def by_systemd() -> bool:
+    """Whether systemd keeps units here."""
+    return os.environ.get(KEEPER) != "supervisor" and os.geteuid() == 0 and Path("/run/systemd/system").is_dir()
 
 
 def name_holders(held: List[processes.Holder]) -> str:
@@ -208,6 +238,16 @@ def tail(log: Path, lines: int, since: str = "", end: Optional[int] = None) -> L
     if since and since in found:
         found = found[len(found) - 1 - found[::-1].index(since) + 1 :]
     return found[-lines:] if lines > 0 else []
+
+
+def show(log: Path, lines: int, emit: Callable[[str], None], wanted: Optional[Callable[[], bool]]) -> str:
+    """Give a log's last lines to `emit`, then what is added for as long as `wanted()`, if given; gives its path."""
+    size = log.stat().st_size if log.exists() else 0  # what is written from now on comes second
+    for line in tail(log, lines, end=size):
+        emit(line)
+    if wanted is not None:
+        follow_log(log, size, emit, wanted)
+    return str(log)
 
 
 def banner(release: str) -> str:

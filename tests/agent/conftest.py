@@ -30,7 +30,8 @@ sys.path.insert(0, str(REMOTE))
 
 from kdeploy_agent import locking, processes  # noqa: E402
 from kdeploy_agent.layout import Layout  # noqa: E402
-from kdeploy_agent.units import MARK, Units  # noqa: E402
+from kdeploy_agent.supervised import Supervised  # noqa: E402
+from kdeploy_agent.units import KEEPER, MARK  # noqa: E402
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _TXN = itertools.count(1)
@@ -138,7 +139,7 @@ class Rig:
     def __init__(self, root: Path, trees: dict[str, Tree], venv: Path) -> None:
         self.trees, self.venv = trees, venv
         self.layout = Layout(root, "local")
-        self.units = Units(self.layout)
+        self.units = Supervised(self.layout)
         self.private, self.public, self.metrics = free_port(), free_port(), free_port()
         self.python = sys.executable
         self.command: list[str] = []
@@ -158,7 +159,12 @@ class Rig:
         line = {"protocol": 1, "root": str(self.layout.root), "service": "local", **(request or {})}
         asked = self.layout.root.with_name(f"request-{next(_TXN)}")  # beside the host: it may hold secrets
         asked.write_bytes(json.dumps(line).encode() + b"\n" + payload)
-        base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(REMOTE)}
+        base = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "PYTHONPATH": str(REMOTE),
+            KEEPER: "supervisor",
+        }
         command = self.command or [self.python, "-m", "kdeploy_agent"]
         pipe = subprocess.PIPE
         with asked.open("rb") as stdin:
@@ -176,7 +182,12 @@ class Rig:
             "if accept != 'None': files.write(answer, files.canonical(verdict))\n"
             "runner.launch(host, order, locking.take(host.lock, order.by, 'apply', order.txn))\n"
         )
-        base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(REMOTE)}
+        base = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "PYTHONPATH": str(REMOTE),
+            KEEPER: "supervisor",
+        }
         argv = [self.python, "-c", script, str(self.layout.root), json.dumps(order), str(accept)]
         subprocess.run(argv, env={**base, **env}, check=True, timeout=30)
 

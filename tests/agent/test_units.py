@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kdeploy_agent import files, journal, locking, probe, processes, supervisor
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.units import MARK, Spec, banner, tail
+from kdeploy_agent.units import MARK, RESTARTS, Spec, banner, tail
 
 from .conftest import REMOTE
 
@@ -49,7 +49,7 @@ def test_a_trusted_one_is_restarted_three_times_then_given_up(rig: Any) -> None:
     rig.units.allow_restarts("server")  # the policy is read when the process ends, not when it starts
     wait(lambda: "gave up" in rig.units.status("server").note)
     status = rig.units.status("server")
-    assert status.restarts == supervisor.RESTARTS == 3 and not status.alive
+    assert status.restarts == RESTARTS == 3 and not status.alive
     assert status.note == "exited with 9; gave up after 3 restarts in 10 minutes"
     wait(lambda: not rig.units.members("server"))
 
@@ -213,8 +213,7 @@ def test_the_last_lines_of_a_log(tmp_path: Any, text: str, since: str, lines: li
 
 
 def scanned(rig: Any) -> list[str]:
-    start, older = rig.units.log_start("server")
-    found = probe.scan_log(str(rig.units.path("server", "log")), ["Traceback"], start=start, older=older)
+    found = probe.scan_log(rig.units.log("server"), ["Traceback"])
     return [one["text"] for one in found["matches"]]
 
 

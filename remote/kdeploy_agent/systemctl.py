@@ -1,0 +1,123 @@
+"""The one door to systemd: systemctl, journalctl and systemd-run, each with a deadline."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Dict, Iterator, List, Sequence
+
+from kdeploy_agent.errors import AgentError
+
+RUNTIME = Path("/run/systemd/system")  # units that are gone after a reboot
+PERSISTENT = Path("/etc/systemd/system")
+
+_QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
+_SHOWN = (
+    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
+    "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath",
+)  # fmt: skip
+
+
+def show(unit: str) -> Dict[str, str]:
+    """What systemd knows of a unit, by property; LoadState is `not-found` when there is none."""
+    done = _run("systemctl", "show", f"--property={','.join(_SHOWN)}", "--", unit)
+    if done.returncode != 0:
+        raise AgentError("fault", f"systemd does not answer: {_said(done)}", "see: systemctl status")
+    pairs = (line.partition("=") for line in done.stdout.decode("utf-8", "replace").splitlines())
+    return {key: value for key, _, value in pairs}
+
+
+def start(*units: str) -> str:
+    """Start units and wait until systemd has; gives what it complains of, or nothing."""
+    done = _run("systemctl", "start", "--", *units)
+    return _said(done) if done.returncode else ""
+
+
+def stop(*units: str, seconds: float) -> None:
+    """Stop units and wait for that; those that are not there are fine. What stays is for the caller to see."""
+    try:
+        _run("systemctl", "stop", "--", *units, seconds=seconds)
+    except AgentError:
+        pass
+
+
+def reset(*units: str) -> None:
+    """Forget how units ended and how often they were started."""
+    _run("systemctl", "reset-failed", "--", *units)
+
+
+def reload() -> None:
+    """Have unit files read again."""
+    done = _run("systemctl", "daemon-reload")
+    if done.returncode:
+        raise AgentError("fault", f"systemd does not read its units again: {_said(done)}", "see: systemctl status")
+
+
+def enable(unit: str) -> None:
+    """Have a unit started at every boot."""
+    done = _run("systemctl", "enable", "--quiet", "--", unit)
+    if done.returncode:
+        raise AgentError("fault", f"{unit} cannot be enabled: {_said(done)}", f"see: systemctl status {unit}")
+
+
+def stopping() -> bool:
+    """Whether the machine is on its way down."""
+    return _run("systemctl", "is-system-running").stdout.strip() == b"stopping"
+
+
+def journal(*words: str, lines: str = "all") -> Iterator[bytes]:
+    """Lines of the journal that match, as they were written, the oldest first; each ends with its newline."""
+    _run("journalctl", "--sync")  # what a process said last may not have arrived yet
+    child = follow(*words, lines=lines, more=False)
+    assert child.stdout is not None
+    try:
+        yield from iter(lambda: child.stdout.readline(1 << 20), b"")  # type: ignore[union-attr]
+    finally:
+        end(child)
+
+
+def follow(*words: str, lines: str, more: bool = True) -> "subprocess.Popen[bytes]":
+    """journalctl on what matches: the last `lines`, then what comes, on its stdout. End it with `end`."""
+    argv = ["journalctl", "--quiet", "--no-pager", "--all", "--output=cat", f"--lines={lines}"]
+    argv += ["--follow"] if more else []
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen([*argv, *words], stdin=null, stdout=pipe, stderr=null, env=_environment())
+
+
+def end(child: "subprocess.Popen[bytes]") -> None:
+    """End a journalctl, which may have ended already."""
+    child.kill()
+    child.communicate()
+
+
+def _run(*argv: str, seconds: float = _QUICKLY_S) -> "subprocess.CompletedProcess[bytes]":
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, env=_environment(), timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired as fault:
+        what = " ".join(argv[:2])
+        raise AgentError("fault", f"{what} did not end within {seconds:.0f} s", "see: systemctl list-jobs") from fault
+    except OSError as fault:
+        raise AgentError(
+            "fault", f"cannot run {argv[0]}: {fault.strerror}", "kdeploy needs it beside systemd"
+        ) from fault
+
+
+def _environment() -> Dict[str, str]:
+    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+
+
+def _said(done: "subprocess.CompletedProcess[bytes]") -> str:
+    lines: List[str] = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return " ".join(lines)[:400] or f"exit {done.returncode}"
+
+
+def scope(unit: str, after: Sequence[str]) -> List[str]:
+    """The words that run a command in a scope of its own: no session that ends takes it along. It keeps its handles.
+
+    When the machine goes down it ends before the units `after` which it comes.
+    """
+    order = [f"--property=After={one}" for one in after]
+    return ["systemd-run", "--scope", "--quiet", "--collect", f"--unit={unit}", *order, "--"]
