@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     REMOTE = 31
     LOCKED = 32
     PREFLIGHT = 33
+    DRIFT = 34
     GATE = 40
     ROLLBACK_FAILED = 41
     NO_KNOWN_GOOD = 42

@@ -74,9 +74,13 @@ def lines(texts: Iterable[str], stream: IO[str] | None = None) -> None:
         print(clean(text), file=stream or sys.stdout)
 
 
-def envelope(verb: str, result: object = None, error: BaseException | None = None) -> str:
-    """One JSON document for a whole command. `result` may hold dataclasses, mappings, sequences and paths."""
-    code = ExitCode.OK if error is None else error.code if isinstance(error, KdeployError) else ExitCode.FAULT
+def envelope(verb: str, result: object = None, error: BaseException | None = None, code: ExitCode = ExitCode.OK) -> str:
+    """One JSON document for a whole command. `result` may hold dataclasses, mappings, sequences and paths.
+
+    A result may come with a `code` that is not 0: the command did its work, and the answer is a no.
+    """
+    if error is not None:
+        code = error.code if isinstance(error, KdeployError) else ExitCode.FAULT
     document: dict[str, Any] = {"kdeploy": ENVELOPE, "verb": verb, "exit": int(code)}
     if error is None:
         document["result"] = plain(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kdeploy import render
+from kdeploy.api.drift import Verified as Compared
 from kdeploy.api.hosts import Applied, History, Planned, Status
 from kdeploy.api.stages import Verified
 from kdeploy.plan import Unit
@@ -118,6 +119,21 @@ def _unit(unit: Unit) -> str:
         return "not running"
     again = f", started again {unit.restarts}x" if unit.restarts else ""
     return f"{unit.release}, pid {unit.pid} since {when(unit.since)}{again}"
+
+
+def show_drift(found: Sequence[Compared]) -> None:
+    """One line a drift: what, expected, found, and what puts it right."""
+    for one in found:
+        head = f"{one.host}  {one.service}  {one.release or 'nothing is live'}"
+        if not one.drifts:
+            render.lines([f"{head}: as declared ({one.checked} things compared)"])
+        else:
+            count = f"{len(one.drifts)} {'thing is' if len(one.drifts) == 1 else 'things are'} not as declared"
+            render.lines([f"{head}: {count} ({one.checked} compared)"])
+        for drift in one.drifts:
+            line = f"{drift.what}: expected {drift.expected}, found {drift.found}; fix: {drift.fix}"
+            render.lines([f"  {' '.join(line.split())}"])
+        render.lines(f"  note: {note}" for note in one.notes)
 
 
 def _short(reason: str) -> str:

@@ -107,7 +107,7 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
 
     Without a profile it is the one that was last applied. Raises NoKnownGoodError when there is nothing to go back to.
     """
-    read = profile.load(path or _last(project))
+    read = profile.load(path or last_profile(project))
     outcomes = []
     for host in hosts_of(read):
         known = deploy.facts(host, None)
@@ -135,7 +135,7 @@ class Status:
 
 def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
     """What each host of a profile (the last applied one by default) serves, and whether something is to be done."""
-    read = profile.load(path or _last(project))
+    read = profile.load(path or last_profile(project))
     found = []
     for host in hosts_of(read):
         known = deploy.facts(host, None)
@@ -172,7 +172,7 @@ class History:
 
 def history(path: Path | None, project: Path | None) -> tuple[History, ...]:
     """The history of each host of a profile (the last applied one by default)."""
-    read = profile.load(path or _last(project))
+    read = profile.load(path or last_profile(project))
     return tuple(History(host.name, tuple(host.call("history")["transactions"])) for host in hosts_of(read))
 
 
@@ -180,7 +180,7 @@ def logs(
     path: Path | None, project: Path | None, unit: str, lines: int, follow: bool, tell: Callable[[str, Event], None]
 ) -> None:
     """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C."""
-    read = profile.load(path or _last(project))
+    read = profile.load(path or last_profile(project))
     if follow and len(read.hosts) > 1:
         raise UsageError("--follow works for one host at a time")
     for host in hosts_of(read):
@@ -195,7 +195,7 @@ def logs(
 
 def stop(path: Path | None, project: Path | None, note: Note) -> tuple[str, ...]:
     """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again. Gives their names."""
-    read = profile.load(path or _last(project))
+    read = profile.load(path or last_profile(project))
     stopped = []
     for host in hosts_of(read):
         note(f"{host.name}: stopping {host.service}")
@@ -271,7 +271,8 @@ def _prompts(read: Profile) -> tuple[asking.Prompt, ...]:
     return asking.load_prompts(read.beside(path, "gate", "prompts")) if path else asking.default_prompts()
 
 
-def _last(project: Path | None) -> Path:
+def last_profile(project: Path | None) -> Path:
+    """The profile that was last applied from the project (the one at hand when None); raises UsageError for none."""
     home = project or profile.find_project(Path.cwd())
     found = ledger.last_profile(home)
     if found is None:

@@ -6,11 +6,11 @@ import contextlib
 import signal
 import sys
 
-from kdeploy.cli import hosts, patches
+from kdeploy.cli import care, hosts, patches
 from kdeploy.cli.app import app
 from kdeploy.errors import ExitCode
 
-__all__ = ["app", "hosts", "main", "patches"]
+__all__ = ["app", "care", "hosts", "main", "patches"]
 
 
 def main() -> None:

@@ -34,12 +34,12 @@ class Command:
         self.verb, self.json = verb, json
         self.note = Progress(quiet or json)
 
-    def show(self, result: object) -> bool:
-        """Print the JSON envelope if that was asked for; whether it was."""
+    def show(self, result: object, code: ExitCode = ExitCode.OK) -> bool:
+        """Print the JSON envelope, with the exit `code` it says, if that was asked for; whether it was."""
         if self.json:
             from kdeploy.render import envelope
 
-            print(envelope(self.verb, result))
+            print(envelope(self.verb, result, code=code))
         return self.json
 
 
