@@ -9,7 +9,6 @@ from collections.abc import Callable
 from kdeploy.errors import ExitCode
 
 from .ground import TERMINAL, Ground
-from .proxy import Wire
 
 Fault = Callable[[Ground], None]
 
@@ -19,8 +18,16 @@ BACK = ["ROLLING_BACK:intent", "ROLLING_BACK:done", "ROLLED_BACK:done"]
 """Every line a transaction writes into the journal, forward and back."""
 
 
-def operator_lost(way: str, at: int | str) -> Fault:
-    """The operator is `killed`, or its connection is `cut` or goes `dead`: at a turn of the wire or a journal line."""
+TURNS = {"connecting": 1, "logging-in": 5, "asking-for-facts": 8, "pushing": 9, "deciding": 10}
+"""Moments of an apply that has what it needs from the operator: turns of the wire. `pushing` has precheck and begin in
+it: they are sent ahead."""
+
+
+def operator_lost(way: str, moment: str) -> Fault:
+    """The operator is `killed`, or its connection is `cut` or goes `dead`, at a turn of the wire or later.
+
+    Later is: `received`, `prechecking`, or a line of the journal.
+    """
 
     def fault(ground: Ground) -> None:
         wire, seen = ground.wire(), len(ground.home.journal())
@@ -34,21 +41,27 @@ def operator_lost(way: str, at: int | str) -> Fault:
             else:
                 wire.die()
 
-        if isinstance(at, int):
-            wire.watch = lambda turn: strike() if turn == at else None
+        trees = ground.home.trees()
+        if moment in TURNS:
+            wire.watch = lambda turn: strike() if turn == TURNS[moment] else None
         child = ground.operator.start("apply", ground.over(wire))
         children.append(child)
-        if isinstance(at, str):
-            ground.home.wait_for(at, seen)
+        if moment == "received":
+            _wait(lambda: ground.home.trees() != trees, moment)
+        elif moment == "prechecking":
+            _wait(ground.prechecking, moment)
+        elif moment not in TURNS:
+            ground.home.wait_for(moment, seen)
+        if moment not in TURNS:
             strike()
         if way == "dead":
             ground.abandon(child)
-            _wait_until_dead(wire)
+            _wait(lambda: wire.dead, moment)
             return
         told, _ = child.communicate(timeout=90)
         allowed = {"killed": (-9, 0), "cut": (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.GATE)}[way]
         assert child.returncode in allowed, f"exit {child.returncode}\n{told}"
-        assert isinstance(at, str) or wire.turns >= at, f"there were {wire.turns} turns only\n{told}"
+        assert wire.turns >= TURNS.get(moment, 0), f"there were {wire.turns} turns only\n{told}"
 
     return fault
 
@@ -155,7 +168,7 @@ def clock_wrong(seconds: float) -> Fault:
 
 def two_operators(ground: Ground) -> None:
     """Two want different things at once: one gets it, the other one is told who it is, or comes after."""
-    children = [ground.operator.start("apply", f"profiles/{name}.yaml") for name in ("one", "two")]
+    children = [ground.operator.start("apply", f"profiles/{name}.yaml") for name in (ground.live, ground.next)]
     ends = [(*child.communicate(timeout=90), child.returncode) for child in children]
     codes = sorted(end[-1] for end in ends)
     assert codes in ([ExitCode.OK, ExitCode.OK], [ExitCode.OK, ExitCode.LOCKED]), ends
@@ -180,8 +193,8 @@ def _remount(ground: Ground, option: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{option}", str(ground.host.kdeploy)], check=True)
 
 
-def _wait_until_dead(wire: Wire, seconds: float = 60) -> None:
+def _wait(there: Callable[[], bool], what: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not wire.dead:
-        assert time.monotonic() < end, f"there were {wire.turns} turns only"
-        time.sleep(0.02)
+    while not there():
+        assert time.monotonic() < end, f"{what} did not come"
+        time.sleep(0.005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -49,11 +50,8 @@ class Operator:
         self.project = making.small_project(self.folder, engine())
         self.public, self.private = self.host.free_port(), self.host.free_port()
         (self.project / "prompts.json").write_bytes((REPOSITORY / "models/pocket/prompts.json").read_bytes())
-        for name in ("one", "two"):
-            edit = {"file": "sglang/__init__.py", "anchor": "from sglang", "insert-before": f"PATCH = '{name}'\n"}
-            making.patch_set(self.project, name, [edit])
-            self.profile(name, [f"{name}/1.0.0"])
         self.reach("direct", SSH_PORT)
+        self.release("one")
         furnish(self.host)
 
     @property
@@ -63,6 +61,7 @@ class Operator:
         return {
             **keep,
             "HOME": str(self.host.home),
+            "KDEPLOY_SSH_CONFIG": str(self.host.home / ".ssh/config"),  # OpenSSH asks passwd(5), not $HOME, for it
             "PYTHONPATH": str(REPOSITORY),
             "KDEPLOY_CACHE": str(self.folder / "cache"),
             "KDEPLOY_STATE": str(self.folder / "state"),
@@ -72,17 +71,18 @@ class Operator:
         }
 
     def reach(self, name: str, port: int) -> None:
-        """Write the host into hosts.yaml as `name`, reached at `port` of its address."""
+        """Write the host into hosts.yaml as `name`, reached at `port`; the rest comes from ssh_config."""
         path = self.project / "profiles/hosts.yaml"
         hosts = yaml.safe_load(path.read_text())
-        ssh = {
-            "address": self.host.address,
-            "port": port,
-            "user": "root",
-            "key": str(self.host.home / ".ssh/id_ed25519"),
-        }
+        ssh = {"address": self.host.name, "port": port}
         hosts["hosts"][name] = {"ssh": ssh, "root": "/opt/kdeploy"}
         path.write_text(yaml.safe_dump(hosts))
+
+    def release(self, name: str) -> None:
+        """Write a patch set of one line, and the profile that deploys it, both called `name`."""
+        edit = {"file": "sglang/__init__.py", "anchor": "from sglang", "insert-before": f"PATCH = '{name}'\n"}
+        making.patch_set(self.project, name, [edit])
+        self.profile(name, [f"{name}/1.0.0"])
 
     def profile(
         self,
@@ -141,15 +141,13 @@ class Operator:
 
 
 def furnish(host: Host) -> None:
-    """Give the host what the stand-in needs: a virtual environment and a model's folder."""
+    """Give the host what the stand-in needs: a virtual environment, and a model to look at."""
     venv, model = host.root / "srv/engine", host.root / "srv/model"
     (venv / "bin").mkdir(parents=True, exist_ok=True)
     (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
     if not (venv / "bin/python").is_symlink():
         (venv / "bin/python").symlink_to("/usr/bin/python3")
-    model.mkdir(exist_ok=True)
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").write_bytes(b"\0")
+    shutil.copytree(REPOSITORY / "models/pocket/target", model)
 
 
 def version_at(address: str, port: int) -> str | None:
@@ -192,6 +190,10 @@ class Home:
     def states(self) -> list[str]:
         """`STATE:phase` of every line."""
         return [f"{line['state']}:{line['phase']}" for line in self.journal()]
+
+    def trees(self) -> set[str]:
+        """Names of the trees that are placed."""
+        return {one.name for one in self.path.glob("trees/*")}
 
     def wait_for(self, state: str, seen: int, seconds: float = 30) -> None:
         """Wait until `STATE:phase` is written after the first `seen` lines."""

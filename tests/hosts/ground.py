@@ -15,17 +15,17 @@ from .fleet import SERVICE, Home, Operator, version_at
 from .proxy import Wire
 
 TERMINAL = ("CONFIRMED:done", "ROLLED_BACK:done", "NEEDS_OPERATOR:done")
-OTHER = {"one": "two", "two": "one"}
 
 
 @dataclass
 class Ground:
-    """A host on which one of two releases is live and known-good; every fault is tried while it goes to the other."""
+    """A host on which a release is live and known-good; every fault is tried while it goes to the next one."""
 
     host: Host
     operator: Operator
     home: Home
     live: str = "one"
+    next: str = "one"
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _waiting: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -41,10 +41,10 @@ class Ground:
             stack.push(undo.pop_all())
         return ground
 
-    @property
-    def next(self) -> str:
-        """The release that the host is taken to."""
-        return OTHER[self.live]
+    def step(self) -> None:
+        """Declare the release that the host is taken to next: one it has never had, so that there is a push."""
+        self.next = f"number-{len(list(self.operator.project.glob('profiles/number-*')))}"
+        self.operator.release(self.next)
 
     def wire(self) -> Wire:
         """A new wire to the host's sshd."""
@@ -94,12 +94,16 @@ class Ground:
             time.sleep(0.05)
         assert not strays, f"left behind: {strays}"
 
-    def converges(self, name: str) -> None:
+    def converges(self) -> None:
         """Run the command again without the fault: it succeeds, and once more there is nothing to do."""
-        self.operator.run("apply", f"profiles/{name}.yaml")
+        self.operator.run("apply", f"profiles/{self.next}.yaml")
         self.settles(None)
-        assert "nothing to do" in self.operator.run("apply", f"profiles/{name}.yaml")
-        self.live = name
+        assert "nothing to do" in self.operator.run("apply", f"profiles/{self.next}.yaml")
+        self.live = self.next
+
+    def prechecking(self) -> bool:
+        """Whether the release is being imported by the runtime's Python."""
+        return any(one.command[:2] == ["/srv/engine/bin/python", "-c"] for one in self.host.processes())
 
     def strays(self) -> list[Process]:
         """Our processes that belong to no unit of the service."""

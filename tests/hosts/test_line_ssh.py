@@ -35,7 +35,7 @@ class Box(World):
     def __init__(self, folder: Path, host: Host) -> None:
         super().__init__(folder)
         self.host = host
-        self.environment["HOME"] = str(host.home)
+        self.environment["KDEPLOY_SSH_CONFIG"] = str(host.home / ".ssh/config")
         self.home_there = Home(host, "local")
         self.public = host.free_port()
         ssh = {"address": host.address, "port": SSH_PORT, "user": "root", "key": str(host.home / ".ssh/id_ed25519")}

@@ -17,17 +17,14 @@ import pytest
 
 from . import faults
 from .bed import AT_ONCE, Bed
-from .faults import BACK, LINES, Fault
+from .faults import BACK, FORWARD, LINES, TURNS, Fault
 from .ground import Ground
-
-TURNS = (1, 5, 9, 10, 11, 12, 13, 14)
-"""Turns of the wire up to `begin`: the connection, the login, and each question after it."""
 
 CELLS: dict[str, Fault] = {
     **{
-        f"operator-{way}-at-{at}": faults.operator_lost(way, at)
+        f"operator-{way}-at-{moment}": faults.operator_lost(way, moment)
         for way in ("killed", "cut", "dead")
-        for at in (*TURNS, *(line for line in LINES if line.endswith(":done")))
+        for moment in (*TURNS, "received", "prechecking", "PREPARED:intent", *(f"{one}:done" for one in FORWARD))
     },
     **{f"runner-killed-at-{line}": faults.agent_killed(line, False) for line in (*LINES, *BACK)},
     **{f"guardian-killed-too-at-{line}": faults.agent_killed(line, True) for line in (*LINES, *BACK)},
@@ -85,11 +82,12 @@ class Walk:
             ground = Ground.make(self._bed, f"matrix-{number}", self._folder / str(number))
         else:
             ground = self._free.get()
-        wanted, before = ground.next, ground.home.live()
+        before = ground.home.live()
+        ground.step()
         try:
             fault(ground)
             ground.settles(before)
-            ground.converges(wanted)
+            ground.converges()
         except BaseException:
             ground.abort()
             raise
