@@ -1,0 +1,186 @@
+"""Looking after a host from the command line: secrets, verify, unlock, adopt. Only the engine is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kdeploy.errors import ExitCode
+from tests import making
+from tests.conftest import REPOSITORY
+from tests.hosts import fleet
+
+VALUE = 'hf_Kp9"x\\wZ0 très secret'
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_port() -> int:
+    """A port below those the kernel gives out by itself."""
+    for port in range(20400 + os.getpid() % 50, 20499):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
+
+
+class Here:
+    """A project, and this machine as its only host, without systemd."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.project = making.small_project(folder, fleet.engine())
+        (self.project / "prompts.json").write_bytes((REPOSITORY / "models/pocket/prompts.json").read_bytes())
+        self.venv, self.model = folder / "venv", folder / "model"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], check=True)
+        self.model.mkdir()
+        for name in ("config.json", "tokenizer.json"):
+            (self.model / name).write_text("{}")
+        (self.model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+        self.port = free_port()
+        self.service = self.home / "root/small"
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("KDEPLOY_")},
+            "PYTHONPATH": str(REPOSITORY), "KDEPLOY_CACHE": str(self.home / "cache"), "PIP_NO_INDEX": "1",
+            "KDEPLOY_STATE": str(self.home / "state"), "KDEPLOY_ROOT": str(self.home / "root"), "COLUMNS": "200",
+            "PIP_FIND_LINKS": str(folder / "wheels"), "KDEPLOY_UNITS": "supervisor",
+        }  # fmt: skip
+
+    def profile(self, name: str, env: dict[str, str] | None = None, **serve: Any) -> str:
+        """A patch set of one line and the profile that deploys it; gives the profile's path."""
+        if not (self.project / "patchsets" / name).exists():
+            edit = {"file": "sglang/__init__.py", "anchor": "from sglang", "insert-before": f"PATCH = '{name}'\n"}
+            making.patch_set(self.project, name, [edit])
+        text = {
+            "service": "small", "engine": "sglang==0.0.1", "patchsets": [f"{name}/1.0.0"], "hosts": ["here"],
+            "runtime": {"venv": str(self.venv)},
+            "serve": {
+                "port": self.port + 100, "private-port": self.port, "front": "none",
+                "args": {"model-path": str(self.model), "served-model-name": "pocket"}, "env": env or {}, **serve,
+            },
+            "gate": {
+                "prompts": "../prompts.json", "request-s": 5, "start-s": 10, "probe-s": 30, "decide-s": 10,
+                "soak-s": 0.3,
+            },
+        }  # fmt: skip
+        (self.project / f"profiles/{name}.yaml").write_text(yaml.safe_dump(text, sort_keys=False))
+        return f"profiles/{name}.yaml"
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kdeploy", *arguments], cwd=self.project, text=True,
+            env={**self.environment, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, code: ExitCode = ExitCode.OK, **environment: str) -> str:
+        """Run the command to its end; gives all it says, and insists on the exit code."""
+        child = self.start(*arguments, **environment)
+        told, _ = child.communicate(timeout=120)
+        assert child.returncode == code, f"{arguments}: exit {child.returncode}, not {code}\n{told}"
+        return told
+
+    def json(self, *arguments: str, code: ExitCode = ExitCode.OK, **environment: str) -> Any:
+        document = json.loads(self.run(*arguments, "--json", code=code, **environment))
+        assert document["exit"] == code
+        return document.get("result", document.get("error"))
+
+    def serves(self) -> str | None:
+        """The version that clients get."""
+        try:
+            with _OPENER.open(f"http://127.0.0.1:{self.port}/server_info", timeout=5) as reply:
+                return str(json.load(reply)["version"])
+        except (OSError, ValueError):
+            return None
+
+    def live(self) -> str | None:
+        link = self.service / "current"
+        return link.readlink().name if link.is_symlink() else None
+
+    def close(self) -> None:
+        """End every process that has our folder in its command line or environment."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                except OSError:
+                    continue
+                if os.fsencode(str(self.home)) in text:
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Here]:
+    made = Here(tmp_path / "here")
+    yield made
+    made.close()
+
+
+def every_file(*folders: Path) -> Iterator[tuple[Path, bytes]]:
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and not path.is_symlink():
+                yield path, path.read_bytes()
+
+
+def test_a_secret_from_the_profile_to_the_server(here: Here) -> None:
+    """Applied, unchanged, rotated, rejected, rolled back: its value is nowhere but where it belongs."""
+    one = here.profile("one", secrets={"HF_TOKEN": {"env": "MINE"}})
+    two = here.profile("two", env={"STANDIN": "garbled"}, secrets={"HF_TOKEN": {"env": "MINE"}})
+    told = [here.run("apply", one, code=ExitCode.PROFILE)]
+    assert "MINE" in told[0] and f"{one}:" in told[0]
+    told.append(here.run("plan", one, MINE=VALUE))
+    told.append(here.run("apply", one, MINE=VALUE))
+    told.append(here.run("apply", one, MINE=VALUE))
+    assert "nothing to do" in told[-1]
+    told.append(here.run("plan", one, MINE=VALUE + "2"))
+    assert "secret HF_TOKEN changes" in told[-1]
+    told.append(here.run("verify", one, MINE=VALUE + "2", code=ExitCode.DRIFT))
+    assert "secret HF_TOKEN: expected the value you have, found another" in told[-1]
+    told.append(json.dumps(here.json("apply", one, MINE=VALUE + "2")))
+    told.append(here.run("apply", two, MINE=VALUE, code=ExitCode.GATE))
+    told.append(here.run("verify", one, MINE=VALUE + "2"))
+    told.append(here.run("verify", one))
+    assert "secrets were not compared with yours" in told[-1]
+    told += [here.run(verb, "--json") for verb in ("status", "history", "logs")]
+    told.append(here.run("stop"))
+    assert not any("hf_Kp9" in text for text in told)
+    shown = [path for path, data in every_file(here.home, here.project) if b"hf_Kp9" in data]
+    assert shown and {path.relative_to(here.service).parts[0] for path in shown} == {"secrets"}
+
+
+def test_drift_is_found_and_told(here: Here) -> None:
+    one = here.profile("one")
+    assert "current: expected a release, found nothing was deployed" in here.run("verify", one, code=ExitCode.DRIFT)
+    here.run("apply", one)
+    said = here.run("verify")
+    assert "as declared (" in said
+    (tree,) = (here.service / "trees").iterdir()
+    file = tree / "sglang/__init__.py"
+    file.chmod(0o644)
+    file.write_text(file.read_text() + "\n")
+    said = here.run("verify", code=ExitCode.DRIFT)
+    assert (
+        "sglang/__init__.py: expected as in the manifest, found differs; fix: kdeploy apply profiles/one.yaml" in said
+    )
+    (found,) = here.json("verify", code=ExitCode.DRIFT)
+    assert found["drifts"][0]["found"] == "differs" and found["release"] == here.live()
+    here.run("apply", one)
+    here.run("verify")
+    here.profile("one", env={"MORE": "1"})
+    said = here.run("verify", code=ExitCode.DRIFT)
+    assert "which one.yaml declares now" in said and "environment MORE changes" in said
