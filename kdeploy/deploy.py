@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kdeploy import plan as planning
+from kdeploy import proving
 from kdeploy import release as releases
 from kdeploy.change import Change, Step
 from kdeploy.errors import (
@@ -27,6 +28,7 @@ from kdeploy.progress import Note
 from kdeploy.release import Release, flags
 from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
+from kdeploy.stage.prove import Proven
 from kdeploy.stage.tree import Stage
 from kdeploy.verdict import judge as judging
 from kdeploy.verdict import prompts as asking
@@ -49,6 +51,10 @@ class Goal:
     """Key, lock text, Python version and with-deps of the runtime this project can make; None for one that is there."""
     gate: Gate
     prompts: tuple[asking.Prompt, ...]
+    demands: Mapping[str, Any] = field(default_factory=dict)
+    """What the host must be, beside what the release says: `machine` of the profile, `archs` of its patch sets."""
+    proves_there: bool = False
+    """Whether the proofs of the stage run on the host."""
     secrets: Secrets = field(default_factory=Secrets)
     """Values that go with the one request that begins a change; none for a rollback, which uses those on the host."""
 
@@ -63,6 +69,8 @@ class Outcome:
     seconds: float
     reason: str
     verdict: Verdict | None = None
+    proven: tuple[Proven, ...] = ()
+    """Proofs that ran on the host."""
 
 
 def facts(host: Host, tree: str | None) -> Facts:
@@ -82,21 +90,49 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
-    steps = _prepare(host, plan, known, goal, note)
+    steps, proven = _prepare(host, plan, known, goal, note)
     verdict = _transact(host, goal, "apply" if goal.stage else "rollback", steps, note)
     return Outcome(
-        host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict
+        host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict, proven
     )
 
 
-def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> list[Step]:
-    """What is sent ahead of the request to begin: each is quick, and says no itself when something is not right."""
+def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> tuple[list[Step], tuple[Proven, ...]]:
+    """What is sent ahead of the request to begin: each is quick, and says no itself when something is not right.
+
+    What is not quick is done now: the runtime, and proofs on the host.
+    """
     steps = [_push(host, known, goal)] if "push" in plan.kinds else []
+    proven: tuple[Proven, ...] = ()
     if "runtime" in plan.kinds:  # takes minutes: what comes after is asked for by somebody who is still there
         _make_runtime(host, goal, note, steps)
         steps = []
-    request = {"release": goal.release.as_document(), "strict": True}
-    return [*steps, Step(f"{host.name}: precheck", Ask("precheck", request, timeout_s=300))]
+    if goal.proves_there and goal.stage is not None:
+        _do(host, steps, note)
+        steps, proven = [], proving.on_host(host, goal.stage, goal.release, note)
+    request = precheck_request(goal.release, goal.demands, strict=True)
+    ask = Ask("precheck", request, on_event=telling(host.name, note), timeout_s=600)
+    return [*steps, Step(f"{host.name}: precheck", ask)], proven
+
+
+def bring(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> None:
+    """Have the tree and the runtime of `plan` on the host; nothing is stopped or started."""
+    if "push" in plan.kinds:
+        _do(host, [_push(host, known, goal)], note)
+    if "runtime" in plan.kinds:
+        _make_runtime(host, goal, note)
+
+
+def precheck_request(release: Release, demands: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
+    """What a host is asked to look at; by the operator's clock it tells whether its own is right."""
+    return {"release": release.as_document(), **demands, "now": round(time.time(), 3), "strict": strict}
+
+
+def _do(host: Host, steps: Sequence[Step], note: Note) -> None:
+    for step in steps:
+        if step.note is not None:
+            note(step.note)
+        list(host.ask([step.ask]))
 
 
 def _make_runtime(host: Host, goal: Goal, note: Note, before: Sequence[Step] = ()) -> None:
@@ -107,9 +143,7 @@ def _make_runtime(host: Host, goal: Goal, note: Note, before: Sequence[Step] = (
             hint="put the lock file back as it was and apply that profile, or go back to another release",
             details=("nothing was stopped: what served before serves on",),
         )
-    for step in before:
-        note(step.note or "")
-        list(host.ask([step.ask]))
+    _do(host, before, note)
     key, lock, python, with_deps = goal.runtime
     host.make_runtime(key, python, lock, with_deps, note)
 

@@ -125,5 +125,7 @@ def telling(host: str, note: Note) -> OnEvent:
             note(f"{host}: {event.get('text')}")
         elif kind == "line":
             note(f"{host}: {event.get('text')}", passing=True)
+        elif kind == "finding" and event.get("warn"):
+            note(f"{host}: {event.get('check')}: {event.get('detail')} ({event.get('hint')})")
 
     return tell

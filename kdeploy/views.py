@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kdeploy import render
+from kdeploy.api.doctor import Examined
 from kdeploy.api.drift import Verified as Compared
 from kdeploy.api.hosts import Applied, History, Planned, Status
 from kdeploy.api.stages import Verified
@@ -69,6 +70,16 @@ def show_proofs(proven: Sequence[Proven]) -> None:
         )
     if not proven:
         render.lines(["its patch sets have no proofs"])
+
+
+def show_examined(examined: Sequence[Examined]) -> None:
+    """One line a finding: how it is, what was seen, and what mends it."""
+    for one in examined:
+        rows = []
+        for finding in one.findings:
+            state = "NOT ok" if not finding.ok else "warn" if finding.warn else "ok"
+            rows.append((finding.check, state, f"{finding.detail}{f' -> {finding.hint}' if finding.hint else ''}"))
+        render.table(rows, head=(one.host, "", ""))
 
 
 def show_applied(applied: Applied) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kdeploy.errors import PatchSetError
 from kdeploy.patching import patchset, set_folder
 from kdeploy.patching.edits import AddFile, ApplyHunks, DeleteFile, InsertAfter, Replace
+from tests import making
 
 SET = """\
 name: demo
@@ -111,6 +112,18 @@ def test_a_set_is_read_whole(tmp_path: Path) -> None:
     assert (added.content, added.executable) == (b"new\n", True)
     assert isinstance(hunks, ApplyHunks)
     assert (hunks.file, str(hunks.hunks[0].where)) == ("sglang/z.py", f"{folder}/files/some.diff:3:1")
+
+
+def test_the_architectures_a_set_is_made_for(tmp_path: Path) -> None:
+    project = tmp_path / "p"
+    edits = [{"file": "sglang/a.py", "anchor": "x", "replace": "y"}]
+    ref = making.patch_set(project, "a", edits, arch=["sm_100", "sm_103"])
+    assert patchset.find(project / "patchsets", ref).arch == ("sm_100", "sm_103")
+    assert patchset.find(project / "patchsets", making.patch_set(project, "b", edits)).arch == ()
+    for bad in ("sm103", "sm_103a", "10.3"):
+        ref = making.patch_set(project, f"c-{bad.replace('_', '-').replace('.', '-')}", edits, arch=[bad])
+        with pytest.raises(PatchSetError, match=r"'arch\.0'"):
+            patchset.find(project / "patchsets", ref)
 
 
 def test_the_digest_covers_paths_modes_and_bytes_and_nothing_else(tmp_path: Path) -> None:

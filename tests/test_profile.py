@@ -95,6 +95,33 @@ def test_good_profile(tmp_path: Path) -> None:
     assert read.prover is None
 
 
+def test_proofs_on_the_hosts(tmp_path: Path) -> None:
+    read = profile.load(write(tmp_path, GOOD + "prove: host\n"))
+    assert read.proves_on_hosts and read.prover is None
+    lock = GOOD.replace("venv: /opt/venv", "lock: r.txt")
+    assert not profile.load(write(tmp_path, lock)).proves_on_hosts
+    assert profile.load(write(tmp_path, lock + "prove: host\n")).prover is None
+
+
+@pytest.mark.parametrize(
+    ("given", "column", "message", "hint"),
+    [
+        ("hots", 1, "'prove': either 'host' or a runtime of this machine", None),
+        ("5", 1, "'prove': either 'host' or a runtime of this machine", None),
+        ("{lok: x}", 9, "unknown key 'prove.lok'", "'lock'"),
+        ("{lock: x, pyton: '3.11'}", 18, "unknown key 'prove.pyton'", "'python'"),
+        ("{lock: x, venv: /v}", 1, "give either 'venv'", None),
+        ("{python: 3.11, lock: x}", 9, "input should be a valid string", "quotes"),
+    ],
+)
+def test_a_wrong_place_for_proofs(tmp_path: Path, given: str, column: int, message: str, hint: str | None) -> None:
+    path = write(tmp_path, f"prove: {given}\n{GOOD.lstrip()}")
+    with pytest.raises(ProfileError) as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path}:1:{column}"
+    assert message in caught.value.message and (hint or "") in (caught.value.hint or "")
+
+
 def test_missing_profile_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "local.yaml")
     with pytest.raises(ProfileError, match=r"locla\.yaml does not exist") as caught:
@@ -128,7 +155,7 @@ def test_below_an_alias_each_value_has_its_place(tmp_path: Path) -> None:
     base.parent.mkdir(parents=True)
     base.write_text(GOOD.replace("{venv: /opt/venv}", "&rt {lock: r.txt, with-deps: [a]}\nprove: *rt"))
     read = profile.load(write(tmp_path, "extends: base/b.yaml\nprove: {python: '3.12'}\n"))
-    assert read.file.prove is not None
+    assert read.prover is read.file.prove
     assert read.beside("r.txt", "prove", "lock") == base.parent / "r.txt"
     assert str(read.where("prove", "lock")) == f"{base}:5:15"
     assert str(read.where("prove", "with-deps", 0)) == f"{base}:5:40"

@@ -96,10 +96,10 @@ def apply(path: Path, note: Note) -> Applied:
     for host in hosts_of(read):
         known = deploy.facts(host, made.tree)
         steps = plan.make(known, made, values)
-        goal = dataclasses.replace(_goal(read, made, staged), secrets=values)
+        goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
         with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
             outcomes.append(deploy.carry_out(host, steps, known, goal, note))
-    return Applied(read, made, proven, tuple(outcomes))
+    return Applied(read, made, (*proven, *(one for outcome in outcomes for one in outcome.proven)), tuple(outcomes))
 
 
 def rollback(path: Path | None, to: str | None, project: Path | None, note: Note) -> Applied:
@@ -115,7 +115,7 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
         known = deploy.facts(host, target.tree)
         steps = deploy.rollback_plan(known, target)
         with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
-            outcomes.append(deploy.carry_out(host, steps, known, _goal(read, target, None, kept), note))
+            outcomes.append(deploy.carry_out(host, steps, known, goal_of(read, target, None, kept), note))
     return Applied(read, target, (), tuple(outcomes))
 
 
@@ -251,7 +251,7 @@ def _way_to(read: Profile, name: str, entry: HostEntry) -> Transport:
     return SSHTransport(name, way, entry.python, entry.sudo, where)
 
 
-def _goal(read: Profile, made: Release, staged: Staged | None, kept: Any = None) -> Goal:
+def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = None) -> Goal:
     """The goal for `made`; a release that was confirmed before is judged by what it was `kept` with."""
     gate, runtime = read.file.gate, read.file.runtime
     text = stages.lock_text(read, runtime)
@@ -263,6 +263,8 @@ def _goal(read: Profile, made: Release, staged: Staged | None, kept: Any = None)
         runtime=(key, text, runtime.python, tuple(runtime.with_deps)) if text is not None else None,
         gate=judged[0],
         prompts=judged[1],
+        demands=stages.demands(read, staged.declared.sets if staged else ()),
+        proves_there=staged is not None and read.proves_on_hosts,
     )
 
 

@@ -1,9 +1,9 @@
-"""The verbs that touch no host: declare, verify-anchors, stage, prove, freeze, schema."""
+"""The verbs that touch no host: declare, verify-anchors, stage, proofs on this machine, freeze, schema."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,26 +138,21 @@ def stage(path: Path, note: Note, *, check_out: bool = True) -> Staged:
     return Staged(declared, staged, staging.check_out(staged) if check_out else None)
 
 
-def prove(path: Path, note: Note, *, again: bool = False) -> tuple[Staged, tuple[Proven, ...]]:
-    """Stage a profile and run its proofs, red and green; `again` runs them even when they were run before.
-
-    Raises ProofError.
-    """
-    staged = stage(path, note, check_out=False)
-    return staged, run_proofs(staged, note, again)
-
-
 def run_proofs(staged: Staged, note: Note, again: bool = False) -> tuple[Proven, ...]:
-    """Run the proofs of a staged profile, unless they were run for this tree and runtime before."""
+    """Run the proofs of a staged profile, unless they were run for this tree and runtime before.
+
+    None of those that are to run on the hosts.
+    """
     read = staged.declared.profile
-    if not any(one.proofs for one in staged.declared.sets):
+    if read.proves_on_hosts or not any(one.proofs for one in staged.declared.sets):
         return ()
     prover = read.prover
     if prover is None:
         raise ProfileError(
             "its patch sets have proofs, but the profile does not say where to run them",
             where=read.where("runtime"),
-            hint="add 'prove: {lock: PATH}', a requirements file with torch and what the proofs need",
+            hint="add 'prove: {lock: PATH}', a requirements file with torch and what the proofs need; "
+            "'prove: host' runs them on each host, in the engine's own runtime",
         )
 
     def ground() -> proving.Ground:
@@ -204,6 +199,14 @@ def lock_text(read: Profile, runtime: Runtime) -> str | None:
                 hint=f"add '{name}==VERSION' to {path}, or leave it out of 'with-deps' ([] for none)",
             )
     return text
+
+
+def demands(read: Profile, sets: Sequence[PatchSet]) -> Mapping[str, Any]:
+    """What a host must be for a profile with these patch sets: its `machine`, and by set what it is made for."""
+    machine = read.file.machine
+    asked: dict[str, Any] = {} if machine is None else {"machine": machine.model_dump()}
+    archs = {one.ref: list(one.arch) for one in sets if one.arch}
+    return {**asked, "archs": archs} if archs else asked
 
 
 def runtime_id(read: Profile, runtime: Runtime) -> str:

@@ -44,6 +44,21 @@ def _plan_result(planned: Any) -> dict[str, object]:
 
 
 @app.command()
+def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
+    """Look at the hosts as apply would, and name every fix."""
+    with command("doctor", json, quiet) as run:
+        from kdeploy.api import doctor as looking
+        from kdeploy.views import show_examined
+
+        examined = looking.doctor(profile, run.note)
+        if not json:
+            show_examined(examined)
+        elif not any(one.wrong for one in examined):
+            run.show({"hosts": examined})
+        looking.require(examined)
+
+
+@app.command()
 def apply(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
     """Take the hosts to what the profile declares, gated."""
     with command("apply", json, quiet) as run:

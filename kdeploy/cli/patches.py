@@ -54,10 +54,10 @@ def prove(
 ) -> None:
     """Run the proofs: red on the pristine tree, then green."""
     with command("prove", json, quiet) as run:
-        from kdeploy.api import stages
+        from kdeploy.api import proofs
         from kdeploy.views import show_proofs
 
-        staged, proven = stages.prove(profile, run.note, again=again)
+        staged, proven = proofs.prove(profile, run.note, again=again)
         if not run.show({"tree": staged.stage.tree, "proofs": proven}):
             show_proofs(proven)
 

@@ -17,6 +17,7 @@ Positive = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 Module = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Arch = Annotated[str, Field(pattern=r"^sm_[1-9][0-9]{1,2}$")]
 Value = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
@@ -37,6 +38,9 @@ class PatchSetFile(Model):
     version: Text = Field(description="the set's version (PEP 440), the name of its folder")
     summary: Text = Field(description="one line for lists")
     engine: Text = Field(description="the SGLang versions it is made for, as PEP 440 specifiers: >=0.5.11,<0.5.12")
+    arch: Annotated[list[Arch], Field(min_length=1)] | None = Field(
+        default=None, description="GPU architectures it is made for: [sm_100, sm_103]; left out, it fits all"
+    )
     requires: list[Text] = Field(default=[], description="sets that must come earlier in the profile: cpu>=1.0.0")
     conflicts: list[Text] = Field(default=[], description="sets that must not be in the same profile: ddtree>=1.0.0")
     series: Annotated[list[Annotated[str, Field(pattern=NAME)]], Field(min_length=1)] = Field(

@@ -60,6 +60,8 @@ class PatchSet:
     version: str
     summary: str
     engine: str
+    arch: tuple[str, ...]
+    """GPU architectures it is made for, `sm_103`; none when it fits all."""
     requires: tuple[str, ...]
     conflicts: tuple[str, ...]
     patches: tuple[Patch, ...]
@@ -96,6 +98,7 @@ def load(folder: Path) -> PatchSet:
         version=file.version,
         summary=file.summary.strip(),
         engine=file.engine,
+        arch=tuple(file.arch or ()),
         requires=tuple(file.requires),
         conflicts=tuple(file.conflicts),
         patches=found,

@@ -177,9 +177,20 @@ class ProfileFile(Model):
     hosts: Annotated[list[str], Field(min_length=1)] = Field(description="names from hosts.yaml")
     machine: Machine | None = Field(default=None, description="what each host must be; not looked at when left out")
     runtime: Runtime
-    prove: Runtime | None = Field(default=None, description="where proofs run here; the runtime when it is a lock")
+    prove: Literal["host"] | Runtime | None = Field(
+        default=None,
+        description="where proofs run: in a runtime of this machine (the engine's when it is a lock), or 'host': on "
+        "each host in the engine's own",
+    )
     serve: Serve
     gate: Gate = Gate()
+
+    @field_validator("prove", mode="before")
+    @classmethod
+    def _where(cls, given: object) -> object:
+        if given is None or given == "host" or isinstance(given, dict):
+            return given
+        raise ValueError(f"either 'host' or a runtime of this machine, {{lock: PATH}} or {{venv: PATH}}, not {given!r}")
 
     @field_validator("service")
     @classmethod

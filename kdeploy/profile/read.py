@@ -37,9 +37,16 @@ class Profile:
         return self.file.engine.removeprefix("sglang==")
 
     @property
+    def proves_on_hosts(self) -> bool:
+        """Whether proofs run on the hosts, in the engine's own runtime, and not on this machine."""
+        return self.file.prove == "host"
+
+    @property
     def prover(self) -> Runtime | None:
         """The runtime proofs run in on this machine, or None when the profile names none that can be made here."""
-        return self.file.prove or (self.file.runtime if self.file.runtime.lock else None)
+        if isinstance(self.file.prove, Runtime):
+            return self.file.prove
+        return self.file.runtime if self.file.runtime.lock and not self.proves_on_hosts else None
 
     def where(self, *loc: str | int) -> Location:
         """The place of a value, for errors found later."""

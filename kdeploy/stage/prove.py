@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kdeploy import places
 from kdeploy.errors import ProofError
@@ -82,13 +83,14 @@ def prove(
                 _require_modules(one, proof, where.python)
                 red, green = _red_and_green(one, proof, where)
                 found = Proven(one.ref, proof.name, red, green, cached=False)
-                _judge(found)
+                judge(found)
                 _keep(cached, found)
             results.append(found)
     return tuple(results)
 
 
-def _judge(result: Proven) -> None:
+def judge(result: Proven) -> None:
+    """Raise ProofError unless a proof was red on the pristine tree and green on the patched one."""
     name = f"{result.patchset} {result.proof}"
     for tree, run in (("pristine", result.red), ("patched", result.green)):
         if run.status not in (0, RED):
@@ -217,8 +219,15 @@ def _keep(cached: Path, found: Proven) -> None:
 
 def _read(cached: Path) -> Proven | None:
     try:
-        values = json.loads(cached.read_text())
+        return read(json.loads(cached.read_text()), cached=True)
+    except (OSError, ValueError):
+        return None
+
+
+def read(values: Any, *, cached: bool) -> Proven | None:
+    """A result from its JSON values, as a cache or a host keeps it; None when it is none."""
+    try:
         red, green = (Run(**{**values[name], "tail": tuple(values[name]["tail"])}) for name in ("red", "green"))
-        return Proven(values["patchset"], values["proof"], red, green, cached=True)
-    except (OSError, ValueError, TypeError, KeyError):
+        return Proven(values["patchset"], values["proof"], red, green, cached=cached)
+    except (TypeError, KeyError):
         return None

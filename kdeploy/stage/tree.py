@@ -123,6 +123,11 @@ def bundle(stage: Stage, have: Sequence[str]) -> bytes:
     return open_store(stage).bundle(stage.tree.commit, _ref(stage.base, stage.sets), have)
 
 
+def base_manifest(stage: Stage) -> str:
+    """The sha256 of the base commit's own manifest: what a pristine tree on a host is compared with."""
+    return stream.sha256(stream.manifest(stage.base.digests))
+
+
 def _write(base: Base, sets: Sequence[PatchSet], report: series.SeriesReport, engine_version: str) -> tuple[Tree, str]:
     from kdeploy.stage.store import Store, locked
 

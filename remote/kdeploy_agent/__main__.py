@@ -23,6 +23,7 @@ from kdeploy_agent import (
     facts,
     operate,
     precheck,
+    proving,
     runner,
     runtimes,
     session,
@@ -39,6 +40,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "runtime": runtimes.runtime,
     "precheck": precheck.precheck,
     "doctor": doctor.doctor,
+    "prove": proving.prove,
     "begin": operate.begin,
     "decide": operate.decide,
     "recover": operate.recover,
@@ -48,7 +50,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "stop": operate.stop,
     "verify": drift.verify,
 }
-_HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor")  # what ends one of them ended nothing else
+_HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # what ends one of them ended nothing else
 
 _OWN: Dict[Tuple[str, int], Callable[..., int]] = {  # by name and number of arguments
     ("supervise", 3): lambda root, service, unit: supervisor.supervise(Layout(Path(root), service), unit),

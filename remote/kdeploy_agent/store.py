@@ -117,6 +117,28 @@ def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None])
             _place(layout, tree, release["commit"], release["manifest"])
 
 
+def pristine(layout: Layout, commit: str, manifest: str) -> Path:
+    """The folder of the tree of `commit`, which came here as the ancestor of another; placed from the store if need be.
+
+    No release needs it, so it may be pruned at any time: the caller holds the store's lock. Raises `preflight` without
+    git or the commit, `integrity` when its files are not those of `manifest`.
+    """
+    if not shutil.which("git") or not (layout.store / "HEAD").is_file():
+        raise AgentError("preflight", f"the tree of {commit} cannot be placed here: git or its store is not here")
+    try:
+        tree = layout.tree(_git(layout, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}").strip())
+    except AgentError as fault:
+        raise AgentError("preflight", f"the commit {commit} is not on this host", "apply again: it is sent") from fault
+    if tree.is_dir():
+        try:
+            verify(tree, manifest)
+            return tree
+        except AgentError:
+            pass
+    _place(layout, tree, commit, manifest)
+    return tree
+
+
 def commits(layout: Layout) -> List[str]:
     """Commits whose objects are in the store, so that a bundle may leave them out."""
     if not layout.store.is_dir() or not shutil.which("git"):
