@@ -73,9 +73,12 @@ class Outcome:
     """Proofs that ran on the host."""
 
 
-def facts(host: Host, tree: str | None) -> Facts:
-    """What the host says of itself; `tree` has every file's sha256 compared."""
-    return Facts.read(host.call("facts", {"rehash": tree}, timeout_s=120))
+def facts(host: Host, tree: str | None, documents: str | None = None) -> Facts:
+    """What the host says of itself; `tree` has every file's sha256 compared.
+
+    `documents` (`current`, `previous`, or how a known-good's id begins) brings those releases along.
+    """
+    return Facts.read(host.call("facts", {"rehash": tree, "documents": documents}, timeout_s=120))
 
 
 def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> Outcome:
@@ -275,12 +278,13 @@ def choose_known_good(known: Facts, to: str | None, host: Host) -> str:
     return fitting[0]
 
 
-def release_on(host: Host, release_id: str) -> tuple[Release, Any]:
+def release_on(host: Host, release_id: str, known: Facts | None = None) -> tuple[Release, Any]:
     """The release `release_id` as the host has it, and the plan it was confirmed with.
 
-    Raises RemoteError when its document is not the one that its id was made from.
+    The host is not asked when `known` brought it. Raises RemoteError when its document is not the one that its id was
+    made from.
     """
-    result = host.call("evidence", {"release": release_id})
+    result = (known.documents.get(release_id) if known else None) or host.call("evidence", {"release": release_id})
     try:
         found = releases.read(result["release"])
     except (KeyError, TypeError) as fault:

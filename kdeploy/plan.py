@@ -66,6 +66,8 @@ class Facts:
     rehash_detail: str
     secrets: Digests
     """Of the values that the host keeps, to be compared with ours."""
+    documents: Mapping[str, Any]
+    """Releases that were asked for along with the facts: each one's `release` and `plan`."""
     silent: str
     """Why server or front, which run, do not answer a client; empty when they do, or when it was not asked."""
 
@@ -98,6 +100,7 @@ class Facts:
                 rehash_ok=rehash.get("ok"),
                 rehash_detail=rehash.get("detail") or "",
                 secrets=Digests(service["secrets"]["salt"], service["secrets"]["values"]),
+                documents=result.get("documents") or {},
                 silent=_silent(service.get("answers") or {}),
             )
         except (KeyError, TypeError, AttributeError) as fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _ERRORS: Mapping[str, type[KdeployError]] = {
 _STARTS_WITHIN_S = 60.0
 _NOISE = 1000  # lines that a login shell may say before the agent does
 _SEND_S = 30.0
+_PACKED_FROM = 2000  # bytes of a request
 
 
 def _ignore(event: Event) -> None:
@@ -124,7 +126,13 @@ class Session:
         head = {**self._common, "verb": ask.verb, **ask.request}
         if ask.payload:
             head["payload"] = len(ask.payload)
-        return json.dumps(head).encode() + b"\n" + ask.payload
+        line = json.dumps(head, separators=(",", ":")).encode()
+        if len(line) > _PACKED_FROM:
+            packed = zlib.compress(line)
+            line = json.dumps({"protocol": PROTOCOL, "packed": len(packed)}).encode() + b"\n" + packed
+        else:
+            line += b"\n"
+        return line + ask.payload
 
     def _write(self, data: bytes) -> None:
         self._channel.send(data, self._transport.silence_s or _SEND_S)

@@ -53,7 +53,7 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     plans, changes = {}, {}
     if not offline:
         for host in hosts_of(declared.profile):
-            known = deploy.facts(host, made.tree)
+            known = deploy.facts(host, made.tree, "current")
             plans[host.name] = plan.make(known, made, values)
             changes[host.name] = _changes(host, known, made, values)
     return Planned(staged, report, made, plans, changes, staging.diff(staged.stage) if diff else None)
@@ -62,7 +62,7 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
 def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if known.current is not None and known.current != made.id:
-        found = plan.changes(deploy.release_on(host, known.current)[0], made)
+        found = plan.changes(deploy.release_on(host, known.current, known)[0], made)
     coming = [name for name in values.changed(known.secrets) if f"secret {name} comes" not in found]
     found = (*found, *(f"secret {name} changes" for name in coming))
     tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
@@ -110,9 +110,10 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
     read = profile.load(path or last_profile(project))
     outcomes = []
     for host in hosts_of(read):
-        known = deploy.facts(host, None)
-        target, kept = deploy.release_on(host, deploy.choose_known_good(known, to, host))
-        known = deploy.facts(host, target.tree)
+        known = deploy.facts(host, None, to or "previous")
+        target, kept = deploy.release_on(host, deploy.choose_known_good(known, to, host), known)
+        if target.id == known.current:  # is there anything to do? the host mends the tree of another one itself
+            known = deploy.facts(host, target.tree)
         steps = deploy.rollback_plan(known, target)
         with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
             outcomes.append(deploy.carry_out(host, steps, known, goal_of(read, target, None, kept), note))
@@ -138,8 +139,8 @@ def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
     read = profile.load(path or last_profile(project))
     found = []
     for host in hosts_of(read):
-        known = deploy.facts(host, None)
-        live = host.call("evidence", {"release": known.current})["release"] if known.current else None
+        known = deploy.facts(host, None, "current")
+        live = known.documents[known.current]["release"] if known.current else None
         found.append(Status(host.name, host.service, host.root, known, live, _advice(known, read)))
     return tuple(found)
 

@@ -55,8 +55,8 @@ def explain(fault: Exception, at: Settings, keys: Tried) -> UnreachableError:
         return _socket_fault(fault, place)
     if isinstance(fault, EOFError):
         return UnreachableError(f"{place} hung up at once", hint=f"try: {ssh(at)}")
-    if "banner" in str(fault).lower():
-        return UnreachableError(f"what answers at {place} is no SSH server: {fault}", hint="is this the right port?")
+    if "banner" in str(fault).lower() or "protocol version" in str(fault).lower():
+        return UnreachableError(f"what answers at {place} is no SSH server", hint="is this the right port?")
     if str(fault) == "No existing session" or not str(fault):
         return UnreachableError(f"{place} hung up", hint=f"try: {ssh(at)}", details=keys.told())
     return UnreachableError(f"{place}: {fault}", hint=f"try: {ssh(at)}", details=keys.told())

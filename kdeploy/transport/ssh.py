@@ -31,6 +31,7 @@ SILENCE_S = 30.0
 _KEEPALIVE_S = 15
 _OPENS_WITHIN_S = 20.0
 _ENDS_WITHIN_S = 5.0
+_DIES_WITHIN_S = 1.0
 _BLOCK = 1 << 15
 _STDERR_KEPT = 1 << 16
 _MAX_DEPTH = 8
@@ -90,8 +91,7 @@ class SSHTransport:
         """See Transport.close."""
         route, self._route = self._route, []
         for connection in reversed(route):
-            with contextlib.suppress(Exception):  # it may be broken in any way
-                connection.client.close()
+            _shut(connection)
 
     def _connect(self) -> None:
         try:
@@ -115,6 +115,16 @@ class SSHTransport:
         return UnreachableError(
             f"{self._host}: {fault.message}", where=self._where, hint=fault.hint, details=fault.details
         )
+
+
+def _shut(connection: fabric.Connection) -> None:
+    transport = connection.client.get_transport()
+    with contextlib.suppress(Exception):  # it may be broken in any way
+        connection.client.close()
+    if transport is not None and isinstance(transport.sock, paramiko.ProxyCommand):  # it leaves its process behind
+        child = transport.sock.process
+        child.kill()
+        child.communicate()
 
 
 class _Connecting(threading.Thread):
@@ -144,8 +154,7 @@ class _Connecting(threading.Thread):
                 self.fault = faults.explain(fault, self.at, keys)
             if self.abandoned or self.fault is not None:
                 for connection in reversed(self.made):
-                    with contextlib.suppress(Exception):
-                        connection.client.close()
+                    _shut(connection)
                 return
 
 
@@ -155,9 +164,9 @@ def _route(target: Settings, depth: int = 0) -> list[Settings]:
         raise UnreachableError(f"ProxyJump goes in a circle at {target.alias}", hint="correct ssh_config")
     found: list[Settings] = []
     for hop in target.jumps:
-        if hop.address in (target.alias, target.host):
-            continue  # `Host *` with a ProxyJump names itself on the way to itself
         settings = settle(hop)
+        if (settings.host, settings.port) == (target.host, target.port):
+            continue  # `Host *` with a ProxyJump names the jump itself as well
         found += [settings] if found else _route(settings, depth + 1)  # beyond the first, the one before is the way
     return [*found, target]
 
@@ -245,8 +254,9 @@ class _SSHChannel(Channel):
             data = b""
         self._drain()
         if not data:
-            self._channel.status_event.wait(_ENDS_WITHIN_S if self._active else 0)
-            if not self._channel.exit_status_ready():
+            self._channel.status_event.wait(_ENDS_WITHIN_S)
+            if not self._channel.eof_received:  # not the host's own word: is it the connection that ends?
+                self._channel.transport.join(_DIES_WITHIN_S)
                 self._insist(None)
         return data
 

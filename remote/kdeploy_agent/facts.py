@@ -23,7 +23,8 @@ _ANSWERS_WITHIN_S = 2.0
 def facts(call: Call) -> Dict[str, Any]:
     """Verb: the host, its disk and runtimes, and the state of the service.
 
-    `rehash` (a tree) checks its files too, and whether what serves answers.
+    `rehash` (a tree) checks its files too, and whether what serves answers. `documents` (`current`, `previous` or the
+    beginning of a known-good's id) adds what `evidence` says of these releases, but for transcript and verdict.
     """
     layout = call.layout
     space = files.free_space(layout.root)
@@ -38,6 +39,7 @@ def facts(call: Call) -> Dict[str, Any]:
         "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
         "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
         "service": _service(layout, call.request.get("rehash")),
+        "documents": {name: _document(layout, name) for name in _named(layout, call.request.get("documents"))},
     }
 
 
@@ -51,15 +53,28 @@ def evidence(call: Call) -> Dict[str, Any]:
     """Verb: a release's document with what the gate saw of it and said about it."""
     release = call.text("release")
     folder = call.layout.evidence(release)
-    document = files.read_json(call.layout.release(release) / "release.json")
-    if document is None:
+    found = _document(call.layout, release)
+    if found["release"] is None:
         raise AgentError("usage", f"there is no release {release} on this host")
-    return {
-        "release": document,
-        "transcript": files.read_json(folder / "transcript.json"),
-        "verdict": files.read_json(folder / "verdict.json"),
-        "plan": files.read_json(folder / "plan.json"),
-    }
+    transcript, verdict = (files.read_json(folder / f"{name}.json") for name in ("transcript", "verdict"))
+    return {**found, "transcript": transcript, "verdict": verdict}
+
+
+def _document(layout: Layout, release: str) -> Dict[str, Any]:
+    """A release's document and the plan it was confirmed with; each may be null."""
+    plan = files.read_json(layout.evidence(release) / "plan.json")
+    return {"release": files.read_json(layout.release(release) / "release.json"), "plan": plan}
+
+
+def _named(layout: Layout, word: Any) -> List[str]:
+    """The releases that `word` means: a caller that chooses among them needs no second question."""
+    live = layout.live()
+    if word == "current":
+        return [live] if live else []
+    if not isinstance(word, str) or not word:
+        return []
+    others = [release for release in good_releases(layout) if word != "previous" or release != live]
+    return others[:1] if word == "previous" else [release for release in others if release.startswith(word)][:2]
 
 
 def good_releases(layout: Layout) -> List[str]:

@@ -1,6 +1,7 @@
 """Many requests over one connection: `session` reads them one after the other, as they come or sent ahead.
 
-A request line names its `verb`, and in `payload` how many raw bytes follow it. After an error nothing that was sent
+A request line names its `verb`, and in `payload` how many raw bytes follow it; a long one may come as
+`{"packed": N}` and N bytes that zlib made of it. After an error nothing that was sent
 ahead is done: the session answers and ends. Nothing is begun for somebody who is gone, either: while a verb works the
 session says `beat`, and whoever listens answers each with an empty line.
 """
@@ -13,6 +14,7 @@ import select
 import sys
 import threading
 import time
+import zlib
 from typing import Any, Callable, Dict, Mapping
 
 from kdeploy_agent.errors import AgentError
@@ -26,6 +28,7 @@ SILENCE_S = 30.0
 """How long a payload may pause, seconds: a cut connection must not hold what the next push needs."""
 
 _LINE_LIMIT = 16 * 1024 * 1024  # bytes of a request
+_AHEAD_LIMIT = 1024 * 1024  # bytes read behind a request: whoever sends more than that is there
 _UNHEARD = 3  # beats in a row that nobody answered, of which the last may still be on its way
 
 
@@ -39,11 +42,13 @@ def serve(verbs: Verbs, explain: Callable[[Exception, str], Dict[str, Any]]) -> 
             line = source.line()
             if not line or not listening():
                 return 0
-            if beat.told - source.heard() >= _UNHEARD:
+            if beat.told >= _UNHEARD and beat.told - source.heard() >= _UNHEARD:
                 return 1
             verb = ""
             try:
                 request = read_request(line)
+                if "packed" in request:
+                    request = read_request(_unpack(Payload(source, int(request["packed"])).read()))
                 verb = str(request.get("verb"))
                 if verb not in verbs:
                     raise AgentError("usage", f"unknown verb {verb!r}", f"verbs: {', '.join(sorted(verbs))}")
@@ -57,6 +62,15 @@ def serve(verbs: Verbs, explain: Callable[[Exception, str], Dict[str, Any]]) -> 
             except Exception as fault:
                 say({"error": explain(fault, verb)})
                 return 1
+
+
+def _unpack(data: bytes) -> bytes:
+    """What zlib made small: a request repeats itself."""
+    made = zlib.decompressobj()
+    line = made.decompress(data, _LINE_LIMIT)
+    if made.unconsumed_tail:
+        raise AgentError("usage", "a request has no end")
+    return line
 
 
 class Source:
@@ -90,9 +104,8 @@ class Source:
 
     def heard(self) -> int:
         """How many beats were answered, as far as that has come in behind what was sent ahead."""
-        while select.select([self._handle], [], [], 0)[0] and self._more(0):
-            if len(self._held) > _LINE_LIMIT:
-                break  # a payload: somebody is sending it
+        while len(self._held) < _AHEAD_LIMIT and select.select([self._handle], [], [], 0)[0] and self._more(0):
+            pass
         return self._heard + _empty_lines(self._held)
 
     def _more(self, patience_s: "float | None") -> bool:

@@ -1,0 +1,119 @@
+"""The whole line over SSH with a stand-in engine: what it costs in trips and bytes, and what a broken line leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.hosts.fleet import Home, Operator
+from tests.hosts.proxy import Wire
+from tests.sshd import ADDRESS, Sshd
+
+CONNECTING = 9
+"""Turns that connecting takes at most: versions, key exchange (2), service, one signed request or two."""
+
+
+class Box:
+    """A folder of this machine as a host, in the words of tests/hosts."""
+
+    name = "box"
+    address = ADDRESS
+
+    def __init__(self, sshd: Sshd) -> None:
+        self.sshd = sshd
+        self.root = sshd.folder / "there"
+        self.root.mkdir()
+        self.home = sshd.home
+        self.kdeploy = self.root / "opt/kdeploy"
+
+    def free_port(self) -> int:
+        from tests.agent.conftest import free_port
+
+        return free_port()
+
+
+class Near(Operator):
+    """An operator whose host has no systemd, and lies in a folder."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, "KDEPLOY_SSH_CONFIG": str(self.box.sshd.config)}
+
+    @property
+    def box(self) -> Box:
+        return self.host  # type: ignore[return-value]
+
+    def reach(self, name: str, port: int) -> None:
+        port = port if name != "direct" else self.box.sshd.port
+        path = self.project / "profiles/hosts.yaml"
+        entry = f"  {name}: {{ssh: {{address: {ADDRESS}, port: {port}, key: {self.box.sshd.key}}},"
+        entry += f" root: {self.box.kdeploy}, python: {sys.executable}}}\n"
+        before = path.read_text() if "ssh" in path.read_text() else "hosts:\n"
+        path.write_text(before + entry)
+
+    def profile(self, name: str, patchsets: Any, host: str = "direct", **keys: Any) -> str:
+        given = super().profile(name, patchsets, host, **keys)
+        path = self.project / given
+        text = path.read_text().replace("/srv/", f"{self.box.root}/srv/").replace("front: socket", "front: none")
+        path.write_text(text)
+        return given
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Near]:
+    folder = tmp_path_factory.mktemp("near")
+    server = Sshd(folder / "sshd")
+    server.configure()
+    with server.runs():
+        operator = Near(folder / "operator", Box(server))  # type: ignore[arg-type]
+        operator.run("apply", "profiles/one.yaml")
+        yield operator
+        operator.run("stop", "profiles/one.yaml")
+
+
+@pytest.fixture
+def wire(near: Near) -> Iterator[Wire]:
+    sshd = near.box.sshd
+    with Wire(ADDRESS, (ADDRESS, sshd.port)).laid() as laid:
+        sshd.known.write_text(sshd.known.read_text() + f"[{ADDRESS}]:{laid.port} {sshd.public}\n")
+        near.reach(f"wire-{laid.port}", laid.port)
+        yield laid
+
+
+def over(near: Near, wire: Wire, name: str) -> str:
+    """A profile that takes the host to patch set `name` through the wire."""
+    return near.profile(f"{name}-{wire.port}", [f"{name}/1.0.0"], host=f"wire-{wire.port}")
+
+
+def versions(near: Near) -> str | None:
+    live = Home(near.host).live()
+    return Home(near.host).version(live) if live else None
+
+
+def test_an_unchanged_apply_is_one_command_and_writes_nothing(near: Near, wire: Wire) -> None:
+    def state() -> dict[str, int]:
+        there = near.box.kdeploy
+        return {str(path): path.lstat().st_mtime_ns for path in there.rglob("*") if not path.name.endswith(".log")}
+
+    before = state()
+    near.run("apply", over(near, wire, "one"))
+    assert state() == before
+    assert wire.connections == 1
+    assert wire.turns <= CONNECTING + 2
+
+
+def test_a_change_and_the_way_back_take_few_trips_and_bytes(near: Near, wire: Wire) -> None:
+    before = versions(near)
+    near.release("two")
+    near.run("apply", over(near, wire, "two"))
+    assert versions(near) != before
+    assert wire.connections == 1
+    assert wire.turns <= CONNECTING + 5
+    assert wire.up < 20_000
+    wire.reset()
+    near.run("rollback", over(near, wire, "two"))
+    assert versions(near) == before
+    assert wire.turns <= CONNECTING + 5
