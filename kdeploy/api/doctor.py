@@ -9,7 +9,7 @@ from typing import Any
 
 from kdeploy import deploy
 from kdeploy.api import hosts, stages
-from kdeploy.errors import KdeployError, PreflightError
+from kdeploy.errors import KdeployError
 from kdeploy.progress import Note
 
 
@@ -56,18 +56,6 @@ def doctor(path: Path, note: Note) -> tuple[Examined, ...]:
             found = (Finding("reached", False, False, fault.message, fault.hint or ""),)
         examined.append(Examined(host.name, found))
     return tuple(examined)
-
-
-def require(examined: tuple[Examined, ...]) -> None:
-    """Raise PreflightError when something is not right on a host, naming each thing with its fix."""
-    wrong = [(one.host, finding) for one in examined for finding in one.wrong]
-    if wrong:
-        hosts_of_it = ", ".join(dict.fromkeys(host for host, _ in wrong))
-        raise PreflightError(
-            f"{len(wrong)} {'things are' if len(wrong) > 1 else 'thing is'} not right on {hosts_of_it}",
-            hint="mend what is said to be NOT ok above, then look again",
-            details=tuple(f"{host}: {one.check}: {one.detail} ({one.hint})" for host, one in wrong),
-        )
 
 
 def _read(values: Mapping[str, Any]) -> Finding:

@@ -9,6 +9,7 @@ import typer
 
 from kdeploy.cli.app import app
 from kdeploy.cli.boundary import Json, MaybeProfile, ProfilePath, Project, Quiet, command
+from kdeploy.errors import ExitCode
 
 
 @app.command()
@@ -51,11 +52,11 @@ def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> No
         from kdeploy.views import show_examined
 
         examined = looking.doctor(profile, run.note)
-        if not json:
+        code = ExitCode.PREFLIGHT if any(one.wrong for one in examined) else ExitCode.OK
+        if not run.show({"hosts": examined}, code):
             show_examined(examined)
-        elif not any(one.wrong for one in examined):
-            run.show({"hosts": examined})
-        looking.require(examined)
+        if code:
+            raise typer.Exit(int(code))
 
 
 @app.command()

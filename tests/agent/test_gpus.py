@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,19 +82,13 @@ def test_a_line_that_is_none_is_an_error() -> None:
 @pytest.fixture
 def smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
     """Puts the stand-in for nvidia-smi in front, which says what the test wants it to."""
-    told = tmp_path / "gpus.json"
-    path = f"{HERE / 'standin_bin'}{os.pathsep}{os.environ['PATH']}"
-    monkeypatch.setenv("PATH", path)
+    shutil.copy(HERE / "standin_bin" / "nvidia-smi", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     def say(**words: Any) -> None:
-        told.write_text(json.dumps(words))
+        (tmp_path / "gpus.json").write_text(json.dumps(words))
 
-    monkeypatch.setattr(gpus.bounded, "run", _with(gpus.bounded.run, {"STANDIN_GPUS": str(told)}))
     return say
-
-
-def _with(run: Callable[..., Any], more: dict[str, str]) -> Callable[..., Any]:
-    return lambda argv, within_s, env, cwd="/": run(argv, within_s, {**env, **more}, cwd)
 
 
 ROW = {
