@@ -62,9 +62,9 @@ class Session:
         """Send requests, to be answered in this order."""
         data = b"".join(self._lines(ask) for ask in asks)
         if not self._greeted:
-            if any(ask.payload for ask in asks):
+            if any(ask.payload for ask in asks) or data.count(b"\n") > len(asks):
                 self.greet()
-            else:  # sent ahead even of the agent itself: one trip less
+            else:  # plain lines are sent ahead even of the agent itself: one trip less
                 self._ahead = data
         self._write(data)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kdeploy import deploy, plan
+from kdeploy import deploy, known_good, plan
 from kdeploy.errors import NoKnownGoodError, PreflightError, RemoteError
 from kdeploy.plan import Facts
 from kdeploy.profile import Gate
@@ -57,13 +57,13 @@ def test_a_runtime_that_this_project_cannot_make_is_refused() -> None:
 
 def test_a_release_that_was_edited_on_the_host_is_refused() -> None:
     document = make().as_document()
-    found, kept = deploy.release_on(Told({"evidence": {"release": document, "plan": 1}}), make().id)  # type: ignore[arg-type]
+    found, kept = known_good.release_on(Told({"evidence": {"release": document, "plan": 1}}), make().id)  # type: ignore[arg-type]
     assert (found, kept) == (make(), 1)
     document["launch"]["env"]["INJECTED"] = "1"
     with pytest.raises(RemoteError, match="was changed after it was confirmed"):
-        deploy.release_on(Told({"evidence": {"release": document}}), make().id)  # type: ignore[arg-type]
+        known_good.release_on(Told({"evidence": {"release": document}}), make().id)  # type: ignore[arg-type]
     with pytest.raises(RemoteError, match=r"no readable release\.json"):
-        deploy.release_on(Told({"evidence": {"release": {}}}), "x")  # type: ignore[arg-type]
+        known_good.release_on(Told({"evidence": {"release": {}}}), "x")  # type: ignore[arg-type]
 
 
 def facts(*known_goods: str) -> Facts:
@@ -78,20 +78,20 @@ def facts(*known_goods: str) -> Facts:
     [(("aa1", "aa2", "bb3"), None, "aa2"), (("aa1", "aa2"), "aa2", "aa2"), (("aa1", "aa2", "bb3"), "b", "bb3")],
 )
 def test_where_a_rollback_goes(known: tuple[str, ...], to: str | None, chosen: str) -> None:
-    assert deploy.choose_known_good(facts(*known), to, Told({})) == chosen  # type: ignore[arg-type]
+    assert known_good.choose(facts(*known), to, Told({})) == chosen  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("known", "to"), [((), None), (("aa1",), None), (("aa1", "aa2"), "aa"), (("aa1",), "c")])
 def test_where_it_cannot(known: tuple[str, ...], to: str | None) -> None:
     with pytest.raises(NoKnownGoodError):
-        deploy.choose_known_good(facts(*known), to, Told({}))  # type: ignore[arg-type]
+        known_good.choose(facts(*known), to, Told({}))  # type: ignore[arg-type]
 
 
 def test_a_rollback_pushes_nothing() -> None:
     values = copy.deepcopy(RIGHT)
     values["service"].update({"current": "other", "rehash": {"ok": False, "detail": "a: differs"}})
     assert "push" in plan.make(Facts.read(values), make()).kinds
-    assert "push" not in deploy.rollback_plan(Facts.read(values), make()).kinds
+    assert "push" not in known_good.plan_back(Facts.read(values), make()).kinds
 
 
 def test_prompts_of_the_repository_are_readable() -> None:

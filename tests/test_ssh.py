@@ -18,7 +18,7 @@ import pytest
 from kdeploy import agent
 from kdeploy.errors import ExitCode, KdeployError, Location, PreflightError, RemoteError, UnreachableError
 from kdeploy.host import Ask, Host
-from kdeploy.transport import ConnectionLost, ssh
+from kdeploy.transport import ConnectionLost, settings, ssh
 from kdeploy.transport.settings import CONFIG, Way
 from kdeploy.transport.ssh import SSHTransport
 from tests.hosts.proxy import Wire
@@ -210,7 +210,7 @@ def test_a_port_where_nobody_listens(sshd: Sshd) -> None:
 
 
 def test_a_host_that_says_nothing(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "CONNECT_S", 0.5)
+    monkeypatch.setattr(settings, "CONNECT_S", 0.5)
     with socket.create_server((ADDRESS, 0)) as silent:
         fault = refused(reach(sshd, port=silent.getsockname()[1]))
     assert "within 0 s" in fault.message or "within 1 s" in fault.message

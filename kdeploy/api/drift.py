@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import deploy, plan, profile
+from kdeploy import deploy, known_good, plan, profile
 from kdeploy.api import hosts, stages
 from kdeploy.errors import ProfileError, RemoteError
 from kdeploy.host import Host
@@ -95,6 +95,6 @@ def _from_profile(host: Host, live: str, made: Release, read: Profile, values: S
 
 def _changes(host: Host, live: str, made: Release) -> tuple[str, ...]:
     try:
-        return plan.changes(deploy.release_on(host, live)[0], made)
+        return plan.changes(known_good.release_on(host, live)[0], made)
     except RemoteError:  # an edited document: the host's own look has told that
         return ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import deploy, ledger, places, plan, profile, release
+from kdeploy import deploy, known_good, ledger, places, plan, profile, release
 from kdeploy.api import stages
 from kdeploy.api.stages import Staged
 from kdeploy.deploy import Goal, Outcome
@@ -62,7 +62,7 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
 def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[str, ...]:
     found: tuple[str, ...] = ()
     if known.current is not None and known.current != made.id:
-        found = plan.changes(deploy.release_on(host, known.current, known)[0], made)
+        found = plan.changes(known_good.release_on(host, known.current, known)[0], made)
     coming = [name for name in values.changed(known.secrets) if f"secret {name} comes" not in found]
     found = (*found, *(f"secret {name} changes" for name in coming))
     tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
@@ -111,10 +111,10 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
     outcomes = []
     for host in hosts_of(read):
         known = deploy.facts(host, None, to or "previous")
-        target, kept = deploy.release_on(host, deploy.choose_known_good(known, to, host), known)
+        target, kept = known_good.release_on(host, known_good.choose(known, to, host), known)
         if target.id == known.current:  # is there anything to do? the host mends the tree of another one itself
             known = deploy.facts(host, target.tree)
-        steps = deploy.rollback_plan(known, target)
+        steps = known_good.plan_back(known, target)
         with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
             outcomes.append(deploy.carry_out(host, steps, known, goal_of(read, target, None, kept), note))
     return Applied(read, target, (), tuple(outcomes))

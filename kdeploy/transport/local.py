@@ -52,7 +52,10 @@ class Pipes(Channel):
                     view = view[os.write(self._stdin.fileno(), view[:_BLOCK]) :]
                 except BrokenPipeError:
                     return
-            elif readable and (said := os.read(self._stdout.fileno(), _BLOCK)):
+            elif readable:
+                said = os.read(self._stdout.fileno(), _BLOCK)
+                if not said:
+                    return
                 self._held += said
             else:
                 raise ConnectionLost(f"the agent took nothing for {timeout_s:.0f} s")

@@ -15,6 +15,9 @@ from kdeploy.errors import UnreachableError
 CONFIG = "KDEPLOY_SSH_CONFIG"
 """Variable that names another ssh_config file, as `ssh -F` does."""
 
+CONNECT_S = 20.0
+"""How long connecting may take, all hops together, seconds; ssh_config's ConnectTimeout overrides."""
+
 _MAX_HOPS = 8
 _HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]\s]+\]|[^:\s@\[\]]+)(?::(?P<port>\d+))?/?")
 
@@ -49,8 +52,8 @@ class Settings:
     jumps: tuple[Way, ...]
     """Hosts to go through, the nearest first."""
     proxy_command: str | None
-    connect_s: float | None
-    """ssh_config's ConnectTimeout, seconds."""
+    connect_s: float
+    """How long connecting may take, seconds."""
 
     @property
     def place(self) -> str:
@@ -107,7 +110,7 @@ def read(way: Way, said: str, environ: Mapping[str, str]) -> Settings:
         host_key_alias=one("hostkeyalias"),
         jumps=hops(jump) if jump else (),
         proxy_command=expand(command) if command else None,
-        connect_s=float(one("connecttimeout") or 0) or None,
+        connect_s=float(one("connecttimeout") or 0) or CONNECT_S,
     )
 
 

@@ -5,26 +5,22 @@ Host keys are strict, passwords are never asked for, everything has a deadline.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shlex
-import socket
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import fabric
 import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
 
 from kdeploy.errors import Location, UnreachableError
-from kdeploy.transport import Channel, ConnectionLost, Exit, Late, faults, known_hosts
+from kdeploy.transport import Channel, ConnectionLost, Exit, Late, faults
+from kdeploy.transport.connection import connection, shut
 from kdeploy.transport.keys import Keys
 from kdeploy.transport.settings import Settings, Way, settle
 
-CONNECT_S = 20.0
-"""How long connecting may take, all hops together, seconds; ssh_config's ConnectTimeout overrides."""
 SILENCE_S = 30.0
 """A working agent says something every 5 s."""
 
@@ -90,8 +86,8 @@ class SSHTransport:
     def close(self) -> None:
         """See Transport.close."""
         route, self._route = self._route, []
-        for connection in reversed(route):
-            _shut(connection)
+        for one in reversed(route):
+            shut(one)
 
     def _connect(self) -> None:
         try:
@@ -99,7 +95,7 @@ class SSHTransport:
             route = _route(settings)
         except UnreachableError as fault:
             raise self._told(fault) from fault
-        wait = settings.connect_s or CONNECT_S
+        wait = settings.connect_s
         work = _Connecting(route)
         work.start()
         work.join(wait)
@@ -115,16 +111,6 @@ class SSHTransport:
         return UnreachableError(
             f"{self._host}: {fault.message}", where=self._where, hint=fault.hint, details=fault.details
         )
-
-
-def _shut(connection: fabric.Connection) -> None:
-    transport = connection.client.get_transport()
-    with contextlib.suppress(Exception):  # it may be broken in any way
-        connection.client.close()
-    if transport is not None and isinstance(transport.sock, paramiko.ProxyCommand):  # it leaves its process behind
-        child = transport.sock.process
-        child.kill()
-        child.communicate()
 
 
 class _Connecting(threading.Thread):
@@ -144,17 +130,17 @@ class _Connecting(threading.Thread):
             self.at = settings
             keys = Keys(self.at)
             try:
-                connection = _connection(self.at, keys, self.made[-1] if self.made else None)
-                self.made.append(connection)
-                connection.open()
-                connection.transport.set_keepalive(_KEEPALIVE_S)
+                one = connection(self.at, keys, self.made[-1] if self.made else None)
+                self.made.append(one)
+                one.open()
+                one.transport.set_keepalive(_KEEPALIVE_S)
             except UnreachableError as fault:
                 self.fault = fault
             except Exception as fault:  # of paramiko, sockets, the key library: each means that we are not there
                 self.fault = faults.explain(fault, self.at, keys)
             if self.abandoned or self.fault is not None:
-                for connection in reversed(self.made):
-                    _shut(connection)
+                for one in reversed(self.made):
+                    shut(one)
                 return
 
 
@@ -169,60 +155,6 @@ def _route(target: Settings, depth: int = 0) -> list[Settings]:
             continue  # `Host *` with a ProxyJump names the jump itself as well
         found += [settings] if found else _route(settings, depth + 1)  # beyond the first, the one before is the way
     return [*found, target]
-
-
-def _connection(settings: Settings, keys: Keys, gateway: fabric.Connection | None) -> fabric.Connection:
-    entries = known_hosts.read(settings.known_hosts)
-    names = known_hosts.names_of(settings.host, settings.port, settings.host_key_alias)
-
-    def make(sock: Any, disabled_algorithms: Any = None) -> paramiko.Transport:
-        transport = paramiko.Transport(sock, disabled_algorithms=disabled_algorithms)
-        if isinstance(sock, socket.socket):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        options = transport.get_security_options()
-        known = known_hosts.kinds(entries, names)
-        options.key_types = sorted(options.key_types, key=lambda kind: not _signs(kind, known))
-        return transport
-
-    connection = fabric.Connection(
-        settings.host,
-        user=settings.user,
-        port=settings.port,
-        gateway=gateway or settings.proxy_command or False,
-        config=fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig()),
-        connect_timeout=int(settings.connect_s or CONNECT_S),
-        connect_kwargs={
-            "auth_strategy": keys,
-            "transport_factory": make,
-            "banner_timeout": CONNECT_S,
-            "auth_timeout": CONNECT_S,
-            "channel_timeout": CONNECT_S,
-        },
-    )
-    # fabric's own choice takes any key. With no keys loaded into it, paramiko asks the policy about every one.
-    connection.client.set_missing_host_key_policy(_Strict(settings, entries, names))
-    return connection
-
-
-def _signs(kind: str, known: Sequence[str]) -> bool:
-    """Whether a key of a type we know makes signatures of this kind: an ssh-rsa key makes three."""
-    return kind in known or ("ssh-rsa" in known and kind.startswith("rsa-sha2"))
-
-
-class _Strict(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """Lets a key through that the known_hosts files have for this host, and no other."""
-
-    def __init__(self, settings: Settings, entries: Sequence[known_hosts.Entry], names: Sequence[str]) -> None:
-        self._settings = settings
-        self._entries = entries
-        self._names = names
-
-    def missing_host_key(self, client: object, hostname: str, key: paramiko.PKey) -> None:
-        """Called with the key a host has proved to hold."""
-        kind, text = key.get_name(), key.get_base64()
-        finding = known_hosts.judge(self._entries, self._names, kind, text)
-        if finding.verdict != "known":
-            raise faults.host_key(self._settings, self._names[0], finding, kind, known_hosts.fingerprint(text))
 
 
 class _SSHChannel(Channel):
