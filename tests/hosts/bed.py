@@ -133,12 +133,12 @@ class Host:
     def processes(self) -> list[Process]:
         """Every process of it but systemd-nspawn."""
         found = []
-        for members in self.cgroup.glob("payload/**/cgroup.procs"):
+        for folder, _, _ in os.walk(self.cgroup / "payload"):  # which bears with folders that go meanwhile
             with contextlib.suppress(OSError):
-                for pid in map(int, members.read_text().split()):
+                for pid in map(int, Path(folder, "cgroup.procs").read_text().split()):
                     with contextlib.suppress(OSError):
                         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
-                        found.append(Process(pid, words, members.parent.name))
+                        found.append(Process(pid, words, Path(folder).name))
         return found
 
     def also_at(self, port: int) -> None:

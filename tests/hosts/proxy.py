@@ -30,6 +30,7 @@ class Wire:
     down: int = 0
     dead: bool = False
     _pairs: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = field(default_factory=list)
+    _held: list[asyncio.StreamWriter] = field(default_factory=list)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
 
     @contextlib.contextmanager
@@ -73,7 +74,8 @@ class Wire:
     async def _accept(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         self.connections += 1
         if self.dead:
-            await asyncio.sleep(3600)
+            self._held.append(back)
+            return
         try:
             far, forth = await asyncio.open_connection(*self.target)
         except OSError:
@@ -81,7 +83,8 @@ class Wire:
             return
         self._pairs.append((back, forth))
         last = [False]  # whether the last bytes went up
-        await asyncio.gather(self._pass(near, forth, True, last), self._pass(far, back, False, last))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pass(near, forth, True, last), self._pass(far, back, False, last))
 
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, up: bool, last: list[bool]) -> None:
         line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
