@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
 from kdeploy_agent import (
+    adopt,
     becoming,
     boot,
     doctor,
@@ -49,6 +50,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "evidence": facts.evidence,
     "stop": operate.stop,
     "verify": drift.verify,
+    "adopt": adopt.adopt,
 }
 _HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # what ends one of them ended nothing else
 

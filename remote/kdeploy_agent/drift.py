@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
-from kdeploy_agent import client, files, locking, probe, processes, runtimes, secrets, serving, store, units
+from kdeploy_agent import adopted, client, files, locking, probe, processes, runtimes, secrets, serving, store, units
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal
 from kdeploy_agent.layout import Layout
@@ -22,6 +22,7 @@ _ASKED_WITHIN_S = 10.0
 
 APPLY = "kdeploy apply the profile"
 _RESTART = "kdeploy apply the profile (or `kdeploy stop`, then apply: the processes are started anew)"
+_OURS = {MARK, "KDEPLOY_SERVICE", "KDEPLOY_RELEASE", "SPT_NOENV"}
 _SET_BY_OTHERS = {"INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
 
 
@@ -53,6 +54,8 @@ def verify(call: Call) -> Dict[str, Any]:
 
 def remember(layout: Layout, release: Dict[str, Any]) -> None:
     """Keep what is installed in the runtime at the moment a release is confirmed, to be compared from then on."""
+    if adopted.is_adopted(release):
+        return
     found = runtimes.fingerprint(serving.python_of(layout, release).parent.parent)
     files.write(_remembered(layout, release["id"]), files.canonical({"runtime": found}))
 
@@ -80,6 +83,9 @@ class Look:
         except AgentError as fault:
             yield Drift("release.json", f"what release {live} was made of", fault.message, APPLY)
             return
+        if adopted.is_adopted(release):
+            yield from self._adopted(release)
+            return
         yield from self._tree(release)
         yield from self._runtime(release)
         yield from self._secrets(release)
@@ -91,6 +97,39 @@ class Look:
         yield from self._answers(release)
         for told in self._count(self.units.drift()):
             yield Drift(told["what"], told["expected"], told["found"], told["fix"])
+
+    def _adopted(self, release: Dict[str, Any]) -> Iterator[Drift]:
+        """An adopted server: does it run with what it was found with, and are its files as they were?"""
+        about, fix = release["adopted"], "start it again as it was, or `kdeploy adopt` it as it is now"
+        try:
+            kept = adopted.recorded(self.layout, release)
+        except AgentError as fault:
+            yield Drift("adopted server", "how it was started", fault.message, fault.hint)
+            return
+        status = self.units.status("server")
+        yield from self._same("adopted server", "running", "running" if status.alive else "not running", fix)
+        if status.alive:
+            what = f"adopted server: process {status.pid}"
+            argv = processes.argv(status.pid)
+            same = argv[1:] == kept["argv"][1:]
+            told = ["as it was found", "as it was found" if same else "another"]
+            yield from self._same(f"{what}: command line", told[0], told[1], fix)
+            yield from self._same(f"{what}: working folder", kept["cwd"], processes.cwd(status.pid), fix)
+            found = processes.environ(status.pid)
+            for name in sorted({*kept["env"], *found} - _OURS - _SET_BY_OTHERS):
+                self.checked += 1
+                if kept["env"].get(name) != found.get(name):
+                    how = "another value" if name in found else "not set"
+                    yield Drift(f"{what}: environment {name}", "as it was found", how, fix)
+            ails = adopted.ails(release)
+            yield from self._same(f"{what}: answers", "as it was found", ails or "as it was found", fix)
+        wrong, count = adopted.changed_files(self.layout, release)
+        self.checked += count
+        for line in wrong[:_SHOWN]:
+            name, _, how = line.rpartition(": ")
+            yield Drift(f"{about['package']}: {name}", "as it was found", how, fix)
+        if len(wrong) > _SHOWN:
+            yield Drift(about["package"], "as it was found", f"{len(wrong) - _SHOWN} more files that are not", fix)
 
     def _count(self, found: List[Any]) -> List[Any]:
         self.checked += 1

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import client, files, locking, secrets, serving, store, units
+from kdeploy_agent import adopted, client, files, locking, secrets, serving, store, units
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal, Transaction
 from kdeploy_agent.layout import Layout
@@ -85,6 +85,8 @@ def good_releases(layout: Layout) -> List[str]:
 def present(layout: Layout, release: str) -> bool:
     """Whether a release could be started: its document and its tree are here."""
     document = serving.find_release(layout, release)
+    if document is not None and adopted.is_adopted(document):
+        return (layout.release(release) / "process.json").is_file()
     return document is not None and layout.tree(document["tree"]).is_dir()
 
 
@@ -104,7 +106,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "lock": held,
         "secrets": secrets.digests(layout),
         "units": {name: dataclasses.asdict(keeper.status(name)) for name in ("server", "front")},
-        "rehash": _rehash(layout, rehash) if rehash and layout.tree(rehash).is_dir() else None,
+        "rehash": _rehash(layout, rehash) if rehash and _here(layout, rehash) else None,
         "answers": _answers(layout, server.release) if rehash and server.alive else None,
     }
 
@@ -115,6 +117,9 @@ def _answers(layout: Layout, release: str) -> Dict[str, Any]:
         document = serving.read_release(layout, release)
     except AgentError as fault:
         return {"server": {"ok": False, "detail": fault.message}, "front": None}
+    if adopted.is_adopted(document):
+        ails = adopted.ails(document)
+        return {"server": {"ok": not ails, "detail": ails}, "front": None}
     fronted = document["launch"]["front"]["kind"] != "none"
     return {
         "server": _ask(serving.server_url(document), "/model_info"),  # /health takes 1 s: it generates a token
@@ -132,7 +137,16 @@ def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
     return {**shown, "running": bool(held and held["txn"] == last.txn and not last.finished)}
 
 
+def _here(layout: Layout, tree: str) -> bool:
+    return layout.tree(tree).is_dir() or any(one["tree"] == tree for one in adopted.on(layout))
+
+
 def _rehash(layout: Layout, tree: str) -> Dict[str, Any]:
+    for document in adopted.on(layout):
+        if document["tree"] == tree:
+            wrong, count = adopted.changed_files(layout, document)
+            detail = f"{len(wrong)} files changed: {wrong[0]}" if wrong else f"{count} files are what they were"
+            return {"ok": not wrong, "detail": detail}
     manifests = {
         document["manifest"]
         for document in (serving.find_release(layout, name) for name in _names(layout.releases))

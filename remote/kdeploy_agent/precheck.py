@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-from kdeploy_agent import engine, gpus, machine, models, processes, serving, system
+from kdeploy_agent import adopted, engine, gpus, machine, models, processes, serving, system
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.finding import Finding, doubt, refusal, well, wrong
 from kdeploy_agent.layout import Layout
@@ -45,6 +45,9 @@ def told(call: Call, found: Iterator[Finding]) -> List[Finding]:
 def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     """The whole list. With `pushed` the tree must be here; else what needs it is left for when it is."""
     layout, release = call.layout, call.mapping("release")
+    if adopted.is_adopted(release):
+        yield from _adopted(layout, release)
+        return
     yield from _gpus(call, release)
     yield from _tree(layout, release, pushed)
     yield from engine.look(layout, release, _usable(release))
@@ -56,6 +59,16 @@ def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     yield from system.limits(machine.together(release))
     if "now" in call.request:
         yield from system.clock(call.number("now"))
+
+
+def _adopted(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
+    """Of what kdeploy did not make it only knows how it was started, and that its port can be had."""
+    try:
+        adopted.recorded(layout, release)
+        yield well("adopted", f"{release['id']} can be started as it was found")
+    except AgentError as fault:
+        yield wrong("adopted", fault.message, fault.hint)
+    yield from ports(layout, release)
 
 
 def _tree(layout: Layout, release: Dict[str, Any], pushed: bool) -> Iterator[Finding]:
@@ -112,7 +125,7 @@ def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
             held = processes.holders(port)
             yield well(f"{what} port", f"{port} is {'ours' if held else 'free'}")
         except AgentError as fault:
-            yield wrong(f"{what} port", fault.message, f"{fault.hint}; `kdeploy adopt` if it serves what this replaces")
+            yield wrong(f"{what} port", fault.message, fault.hint)
 
 
 def _address(release: Dict[str, Any]) -> Iterator[Finding]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 _PROC = Path("/proc")
 
@@ -53,6 +55,47 @@ def command(pid: int) -> str:
         return line[:200] or (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
     except OSError:
         return "(gone)"
+
+
+def pids() -> List[int]:
+    """Every process there is."""
+    return _pids()
+
+
+def started(pid: int) -> float:
+    """When a process was started, seconds since the epoch; 0 when it is gone."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        uptime = float((_PROC / "uptime").read_text().split()[0])
+    except OSError:
+        return 0.0
+    return round(time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK"), 3)
+
+
+def listened(pids: Set[int]) -> List[int]:
+    """Every TCP port that one of the processes listens on, sorted."""
+    inodes = {name for pid in pids for name in _sockets(pid)}
+    return sorted({port for port, fields in _all_sockets() if f"socket:[{fields[9]}]" in inodes and fields[3] == "0A"})
+
+
+def addresses(port: int) -> List[str]:
+    """Where the TCP port is listened at: `any`, or addresses as text."""
+    found = []
+    for fields in _sockets_at(port):
+        if fields[3] == "0A":
+            found.append(_address(fields[1].partition(":")[0]))
+    return found
+
+
+def _address(raw: str) -> str:
+    """An address of /proc/net/tcp: hexadecimal words in the machine's byte order."""
+    words = [bytes.fromhex(raw[at : at + 8])[::-1] for at in range(0, len(raw), 8)]
+    if sys.byteorder == "big":
+        words = [word[::-1] for word in words]
+    packed = b"".join(words)
+    if not any(packed):
+        return "any"
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def argv(pid: int) -> List[str]:
@@ -172,6 +215,10 @@ def _listening(port: int) -> Set[str]:
 
 def _sockets_at(port: int) -> Iterator[List[str]]:
     """The fields of every TCP socket whose own port this is."""
+    return (fields for number, fields in _all_sockets() if number == port)
+
+
+def _all_sockets() -> Iterator[Tuple[int, List[str]]]:
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text().splitlines()[1:]
@@ -179,8 +226,7 @@ def _sockets_at(port: int) -> Iterator[List[str]]:
             continue
         for line in lines:
             fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields
+            yield int(fields[1].rpartition(":")[2], 16), fields
 
 
 def _sockets(pid: int) -> Set[str]:

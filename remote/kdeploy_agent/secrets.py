@@ -22,11 +22,13 @@ from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 
 HIDDEN = "***"
+RECORDED = "adopted-"  # what a release's id begins with that stands for a recorded environment
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BEFORE = ".before"  # a folder: the values as they were before the last change; names of secrets have no dot
 _CHANGED_BY = ".changed-by"  # the transaction that put the present values there and may have to take them back
 _SALT = ".salt"
+_LOOKS_SECRET = {"TOKEN", "KEY", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
 _LEAST = 4  # characters: a shorter line of a secret would turn every log into asterisks
 
 
@@ -76,9 +78,14 @@ def take_back(layout: Layout, txn: str) -> None:
 def load(layout: Layout, names: Iterable[str]) -> Dict[str, str]:
     """The values of `names`, for the environment of a process that is about to become the server.
 
+    The id of an adopted release among them stands for the environment it was found with.
     Raises `preflight` naming those that are not on this host.
     """
-    present = _values(layout.secrets)
+    names = list(names)
+    present, found = _values(layout.secrets), {}
+    for release in [name for name in names if name.startswith(RECORDED)]:
+        names.remove(release)
+        found.update(_recorded(layout, release))
     missing = [name for name in names if name not in present]
     if missing:
         raise AgentError(
@@ -86,7 +93,13 @@ def load(layout: Layout, names: Iterable[str]) -> Dict[str, str]:
             f"this host has no value of the secret {', '.join(missing)}",
             "apply a profile that declares it under serve.secrets: its value is sent and kept with that",
         )
-    return {name: present[name] for name in names}
+    return {**found, **{name: present[name] for name in names}}
+
+
+def _recorded(layout: Layout, release: str) -> Dict[str, str]:
+    """All of the environment of an adopted server: its release's id stands for it."""
+    kept = files.read_json(layout.release(release) / "process.json")
+    return {str(key): str(value) for key, value in kept["env"].items()} if isinstance(kept, dict) else {}
 
 
 def names_of(release: Dict[str, Any]) -> Tuple[str, ...]:
@@ -141,13 +154,16 @@ def _pattern(layout: Layout) -> "Optional[re.Pattern[str]]":
         changed = tuple(folder.stat().st_mtime_ns for folder in _folders(layout) if folder.is_dir())
     except OSError:
         changed = ()
-    return _compile(layout.secrets, changed) if changed else None
+    return _compile(layout, changed) if changed else None
 
 
 @functools.lru_cache(maxsize=4)
-def _compile(folder: Path, _changed: Tuple[int, ...]) -> "Optional[re.Pattern[str]]":
+def _compile(layout: Layout, _changed: Tuple[int, ...]) -> "Optional[re.Pattern[str]]":
     # A file is replaced by renaming, which the folder's time tells: the pattern lasts as long as that.
-    values = {*_values(folder).values(), *_values(folder / _BEFORE).values()}
+    values = {*_values(layout.secrets).values(), *_values(layout.secrets / _BEFORE).values()}
+    for path in layout.releases.glob(f"{RECORDED}*/process.json"):
+        environment = _recorded(layout, path.parent.name)
+        values.update(value for name, value in environment.items() if _LOOKS_SECRET & set(name.upper().split("_")))
     forms = {form for value in values for form in _forms(value)}
     longest_first = sorted(forms, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if forms else None
@@ -162,8 +178,8 @@ def _forms(value: str) -> Iterable[str]:
             yield from (urllib.parse.quote(text), urllib.parse.quote(text, safe=""))
 
 
-def _folders(layout: Layout) -> Tuple[Path, Path]:
-    return layout.secrets, layout.secrets / _BEFORE
+def _folders(layout: Layout) -> Tuple[Path, ...]:
+    return layout.secrets, layout.secrets / _BEFORE, layout.releases, *layout.releases.glob(f"{RECORDED}*")
 
 
 def _values(folder: Path) -> Dict[str, str]:

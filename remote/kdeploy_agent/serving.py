@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent import draining, files, secrets
+from kdeploy_agent import adopted, draining, files, secrets
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import MARK, Spec
@@ -29,6 +29,8 @@ _SOCKET_ROOM = 95  # bytes: SGLang puts ZeroMQ sockets below TMPDIR, and a socke
 
 def release_id(document: Dict[str, Any]) -> str:
     """The id that belongs to a release's document, by the operator's rule (kdeploy/release.py, `make`)."""
+    if adopted.is_adopted(document):
+        return adopted.identify(document)
     identity = json.dumps({key: document[key] for key in ("manifest", "tree", "launch")}, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
@@ -70,6 +72,8 @@ def python_of(layout: Layout, release: Dict[str, Any]) -> Path:
 
 def server_url(release: Dict[str, Any]) -> str:
     """Where the server itself answers; only this host can reach it."""
+    if adopted.is_adopted(release):
+        return adopted.url(release)
     return f"http://{LOOPBACK}:{release['launch']['port']}"
 
 
@@ -96,6 +100,8 @@ def ports(release: Dict[str, Any]) -> Dict[str, int]:
 
 def server(layout: Layout, release: Dict[str, Any]) -> Spec:
     """The unit of the release's server."""
+    if adopted.is_adopted(release):
+        return adopted.spec(layout, release, scratch(layout, "server"))
     launch = release["launch"]
     argv = (str(python_of(layout, release)), "-m", launch["module"], *launch["args"])
     grace_s = float(launch.get("grace_s", _SERVER_GRACE_S))
@@ -209,7 +215,8 @@ def _spec(
 
 def make_room(layout: Layout, release: Dict[str, Any]) -> None:
     """Make the folders a release's units need. The working folder holds nothing that could shadow a module."""
-    layout.cache(release["tree"]).mkdir(parents=True, exist_ok=True)
+    if not adopted.is_adopted(release):
+        layout.cache(release["tree"]).mkdir(parents=True, exist_ok=True)
     layout.empty.mkdir(parents=True, exist_ok=True)
     for stray in layout.empty.iterdir():
         print(f"kdeploy: {stray} does not belong here, removed", file=sys.stderr)

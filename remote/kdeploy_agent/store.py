@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from kdeploy_agent import files
+from kdeploy_agent import adopted, files
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import wait_for
@@ -108,6 +108,11 @@ def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None])
 
     Raises `integrity` when that cannot be done either.
     """
+    if adopted.is_adopted(release):  # its files are not ours to put right
+        wrong, _ = adopted.changed_files(layout, release)
+        if wrong:
+            note(f"{len(wrong)} files of {release['adopted']['package']} changed since it was adopted: {wrong[0]}")
+        return
     tree = layout.tree(release["tree"])
     try:
         verify(tree, release["manifest"])

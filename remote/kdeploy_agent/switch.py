@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
-from kdeploy_agent import client, files, probe, processes, serving
+from kdeploy_agent import adopted, client, files, probe, processes, serving
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import NAMES, Units, name_holders
@@ -47,7 +47,8 @@ class Switch:
         strangers = [one for one in processes.holders(port) if not self._units.owns(one.pid, port)]
         if strangers:
             message = f"the {what} port {port} is held by {name_holders(strangers)}"
-            raise AgentError("preflight", message, "stop that process, or choose another port")
+            hint = "stop that process, or choose another port; kdeploy adopt PROFILE if it serves what this replaces"
+            raise AgentError("preflight", message, hint)
 
     def start(self, release: Dict[str, Any], seconds: float, refused: Callable[[], bool] = lambda: False) -> float:
         """Start the server on its private port and wait for its first completion; gives the seconds that took.
@@ -57,6 +58,8 @@ class Switch:
         serving.make_room(self._layout, release)
         self._units.start(serving.server(self._layout, release))
         deadline = time.monotonic() + seconds
+        if adopted.is_adopted(release):
+            return self._wait_as_before(release, deadline, refused)
         try:
             return probe.wait_ready(
                 serving.server_url(release), lambda: self.server_alive() and not refused(), deadline, self._note
@@ -68,6 +71,8 @@ class Switch:
 
     def open(self, release: Dict[str, Any]) -> None:
         """Start the front and wait until a client would be answered through it."""
+        if adopted.is_adopted(release):
+            return  # it has no front of ours, and is as open as it ever was
         front = serving.front(self._layout, release)
         if front is not None:
             self._units.start(front)
@@ -88,13 +93,43 @@ class Switch:
         """
         plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
         self.start(release, max(float(plan.get("start_s", 0.0)), start_s))
+        self.ask_again(release)
+        self.open(release)
+        self.allow_restarts(release)
+
+    def ask_again(self, release: Dict[str, Any]) -> Dict[str, Any]:
+        """Ask the brief questions of the release's plan; gives how many were answered as before, raises Failed if not.
+
+        An adopted server that answered none when it was found is asked none.
+        """
+        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
         asks = plan.get("probes", {}).get("brief", [])
+        if not asks and adopted.is_adopted(release):
+            return {"adopted": True, "asked": 0}
         try:
             probe.brief(serving.server_url(release), asks, time.monotonic() + _BRIEF_WITHIN_S)
         except probe.NotReady as fault:
             raise Failed(f"it started, but {fault}") from fault
-        self.open(release)
-        self.allow_restarts(release)
+        return {"adopted": adopted.is_adopted(release), "asked": len(asks)}
+
+    def _wait_as_before(self, release: Dict[str, Any], deadline: float, refused: Callable[[], bool]) -> float:
+        """Wait until an adopted server says what it said when it was found to be ready."""
+        began = time.monotonic()
+        while True:
+            held = any(self._units.owns(one.pid, release["launch"]["port"]) for one in self._holders(release))
+            ails = adopted.ails(release) if held else "nobody of it listens yet"
+            if not ails:
+                return time.monotonic() - began
+            if refused():
+                raise Failed("the operator said no before it was ready")
+            if not self.server_alive():
+                raise Failed(f"{release['id']} ended: {self._units.status('server').note}{self._last_words('server')}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{release['id']} did not become ready: {ails}{self._last_words('server')}")
+            time.sleep(_POLL_S)
+
+    def _holders(self, release: Dict[str, Any]) -> List[processes.Holder]:
+        return processes.holders(release["launch"]["port"])
 
     def soak(self, release: Dict[str, Any], seconds: float) -> None:
         """Watch the open release for `seconds`; raises Failed when a process ends or answers stay away."""
@@ -137,6 +172,8 @@ class Switch:
                 self._units.allow_restarts(spec.name)
 
     def _ails(self, release: Dict[str, Any]) -> "str | None":
+        if adopted.is_adopted(release):
+            return adopted.ails(release) or None
         for url, path in ((serving.server_url(release), "/health"), (serving.public_url(release), "/v1/models")):
             reply = client.request(url, path, 8.0)
             if reply.status != 200:

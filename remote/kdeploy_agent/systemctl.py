@@ -14,7 +14,7 @@ PERSISTENT = Path("/etc/systemd/system")
 
 _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
 _SHOWN = (
-    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
+    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts", "Restart",
     "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath",
 )  # fmt: skip
 
@@ -59,6 +59,16 @@ def enable(unit: str) -> None:
     done = _run("systemctl", "enable", "--quiet", "--", unit)
     if done.returncode:
         raise AgentError("fault", f"{unit} cannot be enabled: {_said(done)}", f"see: systemctl status {unit}")
+
+
+def enabled(unit: str) -> str:
+    """Whether a unit is started at every boot, in systemd's word: enabled, disabled, static, …"""
+    return _run("systemctl", "is-enabled", "--", unit).stdout.decode("utf-8", "replace").strip()
+
+
+def disable(unit: str) -> None:
+    """Have a unit no longer started at boot; one that never was is fine."""
+    _run("systemctl", "disable", "--quiet", "--", unit)
 
 
 def stopping() -> bool:

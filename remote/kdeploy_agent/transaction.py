@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
-from kdeploy_agent import drift, files, inspection, probe, retention, secrets, serving, store
+from kdeploy_agent import adopted, drift, files, inspection, probe, retention, secrets, serving, store
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.layout import Layout
@@ -89,9 +89,10 @@ class Run:
     def confirm(self) -> None:
         """Make the release, which serves, known-good."""
         with self._step("CONFIRMED"):
-            plan = {"probes": self.order.probes, "start_s": self.order.start_s}
-            evidence = self.layout.evidence(self.release["id"])
-            files.write(evidence / "plan.json", files.ordered(plan))
+            if not adopted.is_adopted(self.release):  # whose questions were recorded when it was found
+                plan = {"probes": self.order.probes, "start_s": self.order.start_s}
+                evidence = self.layout.evidence(self.release["id"])
+                files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
             told = self.units.survive()
@@ -164,11 +165,16 @@ class Run:
                 raise AgentError("integrity", f"release {release['id']} is here already, with other content")
         store.ensure(layout, release, self.note)
         python = serving.python_of(layout, release)
-        if not python.exists():
+        if not python.exists() and not adopted.is_adopted(release):
             raise AgentError("runtime", f"the runtime has no {python}", "make it first (verb runtime)")
         self.switch.check_ports(release)
+        self.units.survive()  # before anything is stopped: a host that loses its power now heals when it boots
 
     def _probe(self) -> None:
+        if adopted.is_adopted(self.release):
+            told = self.switch.ask_again(self.release)
+            files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(told))
+            return
         deadline = time.monotonic() + self.order.probe_s
         transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
         transcript.update(inspection.inspect(self.units, self.release, self.order.probes))

@@ -208,9 +208,10 @@ class Units(abc.ABC):
 
 def of(layout: Layout) -> Units:
     """Whoever keeps the units of a service on this host: systemd where it runs and we are root, else our supervisor."""
-    from kdeploy_agent import supervised, systemd  # they build on this room
+    from kdeploy_agent import bystander, supervised, systemd  # they build on this room
 
-    return systemd.Systemd(layout) if by_systemd() else supervised.Supervised(layout)
+    own = systemd.Systemd(layout) if by_systemd() else supervised.Supervised(layout)
+    return bystander.beside(layout, own)
 
 
 def by_systemd() -> bool:
