@@ -59,6 +59,8 @@ class Handler(BaseHTTPRequestHandler):
         return {"text": text, "output_ids": [ord(one) for one in text], "meta_info": meta}
 
     def say(self, text):
+        if how == "endless":
+            return text + "x" * 7_000_000
         return "!" * len(text) if how == "garbled" else text
 
     def answer(self, body):
