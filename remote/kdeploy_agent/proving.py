@@ -28,8 +28,9 @@ def prove(call: Call) -> Dict[str, Any]:
     """Verb: run every proof of `sets` on the pristine and on the patched tree of `release`; gives `proven[]`.
 
     `base` names the pristine tree's commit and manifest, which the store has as the ancestor of the release's. The
-    payload is a zip of the sets' files (proof_files). Raises `preflight` for what cannot run here, `integrity` for
-    trees that are not what they should be. `again` runs what was remembered, too.
+    payload is a zip of the sets' files (proof_files). The first proof that does not do what it must is the last that is
+    run. `again` runs what was remembered, too. Raises `preflight` for what cannot run here, `integrity` for trees that
+    are not what they should be.
     """
     layout, release, base = call.layout, call.mapping("release"), call.mapping("base")
     sets = call.request.get("sets")
@@ -54,9 +55,10 @@ def prove(call: Call) -> Dict[str, Any]:
                 _require_modules(python, one, proof)
                 runs = _red_and_green(folder / one["ref"] / proof["run"], trees, python, proof)
                 found = {"patchset": one["ref"], "proof": proof["name"], **runs}
-                if (runs["red"]["status"], runs["green"]["status"]) == (RED, GREEN):
-                    files.write(kept, files.canonical(found))
                 results.append({**found, "cached": False})
+                if (runs["red"]["status"], runs["green"]["status"]) != (RED, GREEN):
+                    break  # whoever asked stops at this one
+                files.write(kept, files.canonical(found))
             else:
                 results.append({**found, "cached": True})
     return {"proven": results}

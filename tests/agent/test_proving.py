@@ -73,6 +73,14 @@ def test_what_did_not_do_what_it_must_is_told_and_not_remembered(rig: Any) -> No
         assert (found["red"]["status"], found["red"]["says"], found["cached"]) == (0, "well", False)
 
 
+def test_what_comes_after_a_proof_that_failed_is_not_run(rig: Any) -> None:
+    request = prepare(rig)
+    proofs = request["sets"][0]["proofs"]
+    proofs.append({**proofs[0], "name": "later"})
+    found = rig.agent("prove", request, packed({"demo/1.0.0/proofs/p.py": "raise SystemExit(7)\n"})).ok["proven"]
+    assert [(one["proof"], one["red"]["status"]) for one in found] == [("sees", 7)]
+
+
 def test_trees_that_are_not_what_they_should_be(rig: Any) -> None:
     request, payload = prepare(rig), packed({"demo/1.0.0/proofs/p.py": SEES})
     wrong = {**request, "base": {**request["base"], "manifest": "0" * 64}}
