@@ -14,8 +14,8 @@ PERSISTENT = Path("/etc/systemd/system")
 
 _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
 _SHOWN = (
-    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts", "Restart",
-    "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath",
+    "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
+    "Restart", "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath",
 )  # fmt: skip
 
 

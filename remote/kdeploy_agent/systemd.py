@@ -77,14 +77,17 @@ class Systemd(Units):
             opened = systemctl.show(self._names.socket)
             alive, began = opened["ActiveState"] == "active", opened["ActiveEnterTimestampMonotonic"]
             shown = {**shown, **{key: opened[key] for key in ("LoadState", "ActiveState", "Result")}}
+        refused = _read(self.path(name, "refused"))
+        # Out of restarts systemd leaves the result as it was, and counts the one that it refused.
+        gave_up = shown["ActiveState"] == "failed" and shown["Restart"] == "always" and not refused
         return Status(
             alive=alive,
             pid=pid,
             since=_wall(began),
             release=spec.release,
             port=spec.ports[0] if spec.ports else 0,
-            restarts=int(shown["NRestarts"] or 0),
-            note="" if alive else self._note(name, shown),
+            restarts=int(shown["NRestarts"]) - gave_up,
+            note="" if alive else _note(shown, refused, gave_up),
         )
 
     def members(self, name: str) -> Set[int]:
@@ -212,16 +215,19 @@ class Systemd(Units):
         field = "_SYSTEMD_INVOCATION_ID" if kept else "INVOCATION_ID"
         return systemctl.journal(f"{field}={invocation}", lines=lines)
 
-    def _note(self, name: str, shown: Dict[str, str]) -> str:
-        if shown["LoadState"] == "not-found":
-            return "it was not started since the host booted"
-        refused = _read(self.path(name, "refused"))
-        ended = f"not started: {refused}" if refused else _ended(shown)
-        if shown["ActiveState"] in ("activating", "deactivating"):
-            return f"{ended}; restarting"
-        if shown["Result"] == "start-limit-hit":
-            return f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
-        return f"{ended}; not restarted"
+
+def _note(shown: Dict[str, str], refused: str, gave_up: bool) -> str:
+    """How a unit that is not alive came to that, in the supervisor's words."""
+    if shown["LoadState"] == "not-found":
+        return "it was not started since the host booted"
+    ended = f"not started: {refused}" if refused else _ended(shown)
+    if shown["ActiveState"] in ("activating", "deactivating"):
+        return f"{ended}; restarting"
+    return (
+        f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
+        if gave_up
+        else f"{ended}; not restarted"
+    )
 
 
 def _ended(shown: Dict[str, str]) -> str:

@@ -1,0 +1,340 @@
+"""Serving under systemd, on a real host: units, journal, the public port, a stop that is whole, and reboots."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.agent.conftest import Tree, make_tree, processes
+
+from .bed import Bed
+from .station import ROOT, SERVICE, Station
+
+SERVER, FRONT, SOCKET, BOOT = (
+    f"kdeploy-{SERVICE}{end}" for end in ("-server.service", "-front.service", "-front.socket", ".service")
+)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tree]:
+    base = tmp_path_factory.mktemp("trees")
+    return {name: make_tree(base / name, name) for name in ("one", "two", "three")}
+
+
+@pytest.fixture
+def station(bed: Bed, trees: dict[str, Tree], request: pytest.FixtureRequest) -> Iterator[Station]:
+    with bed.host(f"s{abs(hash(request.node.nodeid)) % 10**8}") as host:
+        made = Station(host, trees)
+        yield made
+
+
+def begin(rig: Station, release: dict[str, Any], **changes: Any) -> tuple[Any, dict[str, Any]]:
+    order = rig.order(release, **changes)
+    return rig.agent("begin", order), order
+
+
+def wait(condition: Callable[[], Any], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def ask(station: Station, text: str) -> str:
+    """A client's question at the public port."""
+    body = json.dumps({"text": text}).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{station.public}/generate", body, timeout=30) as reply:
+        answer: str = json.loads(reply.read())["text"]
+        return answer
+
+
+def test_the_whole_way(station: Station) -> None:
+    first = station.apply("one")
+    station.serves(first)
+    assert station.show(SERVER, "Restart", "KillMode", "NRestarts") == ["always", "mixed", "0"]
+    assert station.systemctl("is-enabled", BOOT) == "enabled"
+    assert station.facts()["units"]["front"]["port"] == station.public
+    assert station.receive("two").ok
+    answer, order = begin(station, station.release("two", STANDIN="die"))
+    assert answer.ok["state"] == "ROLLED_BACK"
+    assert "CUDA out of memory, says the stand-in" in answer.ok["reason"]
+    assert "exited with 1; not restarted" in answer.ok["reason"]
+    kept = station.layout.evidence(order["release"]["id"]) / "rejected.json"
+    assert not any(station.trees["one"].version in line for line in json.loads(kept.read_text())["log"])
+    station.serves(first)
+    second = station.apply("two")
+    station.serves(second)
+    transcript = station.agent("evidence", {"release": second["id"]}).ok["transcript"]
+    assert transcript["port"]["ours"] and transcript["restarts"] == 0
+    assert {one["tree"] for one in transcript["processes"]} == {f"{ROOT}/{SERVICE}/trees/{second['tree']}"}
+    log = transcript["log"]["tail"]
+    assert any(second["version"] in line for line in log) and not any(first["version"] in line for line in log)
+    assert station.agent("stop", {"by": "tester"}).ok
+    station.stopped()
+    assert station.host.ssh("ls", "/run/systemd/system").stdout.count(b"kdeploy") == 0
+    assert processes.holders(station.public) == [] and processes.holders(station.private) == []
+
+
+def test_nothing_of_systemd_reaches_the_server(station: Station) -> None:
+    release = station.apply("one", MINE="100 % $HOME")
+    pid = station.facts()["units"]["server"]["pid"]
+    environ = station.host.ssh("cat", f"/proc/{pid}/environ").stdout.decode().split("\0")
+    found = dict(pair.split("=", 1) for pair in environ if pair)
+    assert found["MINE"] == "100 % $HOME" and found["PYTHONPATH"] == f"{ROOT}/{SERVICE}/trees/{release['tree']}"
+    assert not {"INVOCATION_ID", "JOURNAL_STREAM", "NOTIFY_SOCKET", "SYSTEMD_EXEC_PID", "SHLVL"} & set(found)
+    assert station.show(SERVER, "LimitMEMLOCK", "TasksMax", "OOMPolicy") == ["infinity", "infinity", "stop"]
+
+
+def test_restarts_end_and_begin_anew_with_a_change(station: Station) -> None:
+    release = station.apply("one")
+    for number in range(1, 4):
+        pid = station.facts()["units"]["server"]["pid"]
+        station.host.ssh("kill", "-9", str(pid))
+        wait(lambda number=number: station.facts()["units"]["server"]["restarts"] == number)
+        wait(lambda: station.answers(station.public))
+    pid = station.facts()["units"]["server"]["pid"]
+    station.host.ssh("kill", "-9", str(pid))
+    wait(lambda: not station.facts()["units"]["server"]["alive"])
+    wait(lambda: "gave up" in station.facts()["units"]["server"]["note"])
+    assert station.facts()["units"]["server"]["note"] == "killed by signal 9; gave up after 3 restarts in 10 minutes"
+    assert sum("kdeploy: starting release" in line for line in station.said("server", 200)) == 4
+    _, order = begin(station, release)
+    assert station.decide(order).ok["state"] == "CONFIRMED"
+    station.serves(release)
+
+
+def test_a_server_is_not_restarted_from_other_files(station: Station) -> None:
+    release = station.apply("one")
+    edited = station.layout.tree(release["tree"]) / "unix.txt"
+    edited.chmod(0o644)
+    edited.write_text("by hand\n")
+    station.host.ssh("kill", "-9", str(station.facts()["units"]["server"]["pid"]))
+    wait(lambda: "not started" in station.facts()["units"]["server"]["note"])
+    note = station.facts()["units"]["server"]["note"]
+    assert "unix.txt: differs" in note and note.endswith("not restarted")
+    station.host.reboot()  # and a reboot places the tree anew
+    station.serves(release, 20)
+    assert "by hand" not in edited.read_text()
+
+
+def test_who_is_being_answered_is_not_cut_off(station: Station) -> None:
+    station.apply("one")
+    heard: list[str] = []
+    client = threading.Thread(target=lambda: heard.append(ask(station, "wait 4")))
+    client.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    second = station.apply("two")
+    assert time.monotonic() - began >= 3
+    client.join()
+    assert heard == [f" wait 4 from {station.trees['one'].version}"]
+    station.serves(second)
+
+
+@pytest.mark.parametrize("how", ["ignore-term", "leave-child"])
+def test_stopping_is_whole(station: Station, how: str) -> None:
+    station.apply("one", STANDIN=how)
+    assert station.agent("stop", {"by": "tester"}).ok
+    station.stopped()
+    assert not any("time.sleep(600)" in " ".join(one.command) for one in station.host.processes())
+    assert processes.holders(station.private) == []
+
+
+def test_gpu_memory_is_waited_for(station: Station) -> None:
+    """The stand-in says what is in /srv/gpu: one GPU, and who holds its memory."""
+    tool, said = station.host.root / "usr/local/bin/nvidia-smi", station.host.root / "srv/gpu"
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
+    said.write_text("100\n")
+    station.apply("one")
+    said.write_text("90000\n4711, GPU-standin, 89000, a stand-in for a scheduler\n")
+    stopping = station.start("stop", {"by": "tester"})
+    wait(lambda: station.answers(station.private) is None)
+    time.sleep(2)
+    assert stopping.poll() is None  # it has gone, its memory has not
+    said.write_text("600\n")
+    assert stopping.wait(20) == 0
+    stopping.communicate()
+
+
+NVIDIA_SMI = """#!/bin/sh
+# A stand-in for nvidia-smi in a test: one GPU, as /srv/gpu says.
+case "$1" in
+    *compute-apps*) tail -n +2 /srv/gpu ;;
+    --query-gpu=*)
+        echo "$1" | sed 's/--query-gpu=//' | tr ',' '\n' | while read -r field; do
+            case "$field" in
+                index) printf 0 ;; uuid) printf GPU-standin ;; name) printf 'stand-in for a GPU' ;;
+                memory.used) printf %s "$(head -n 1 /srv/gpu)" ;; memory.total) printf 98304 ;; *) printf '[N/A]' ;;
+            esac
+            printf ', '
+        done | sed 's/, $//'
+        echo ;;
+esac
+"""
+
+
+def test_after_a_stop_nothing_comes_back_by_itself(station: Station) -> None:
+    release = station.apply("one")
+    assert station.agent("stop", {"by": "tester"}).ok
+    assert station.receive("two").ok
+    answer, _ = begin(station, station.release("two", STANDIN="die"))
+    assert answer.ok["state"] == "ROLLED_BACK" and "stays stopped" in answer.ok["note"]
+    station.stopped()
+    station.host.reboot()
+    wait(lambda: "stays stopped" in station.host.ssh("journalctl", "-b", "-o", "cat", "-u", BOOT).stdout.decode())
+    station.stopped()
+    assert (station.layout.live(), station.layout.good()) == (release["id"], release["id"])
+    _, order = begin(station, release)
+    assert station.decide(order).ok["state"] == "CONFIRMED"
+    station.host.kill()
+    station.host.boot()
+    station.serves(release, 20)
+
+
+def test_a_boot_opens_only_what_passes(station: Station) -> None:
+    release = station.apply("one")
+    plan = station.layout.evidence(release["id"]) / "plan.json"
+    right = plan.read_text()
+    plan.write_text(right.replace("Hello from", "Goodbye from"))
+    station.host.kill()
+    station.host.boot()
+    wait(lambda: station.systemctl("is-failed", BOOT) == "failed")
+    station.stopped()
+    lines = [json.loads(line) for line in station.layout.journal.read_text().splitlines()]
+    assert lines[-1]["verb"] == "boot" and "it started, but hello: answered" in lines[-1]["reason"]
+    plan.write_text(right)
+    station.host.reboot()
+    station.serves(release, 20)
+    assert station.systemctl("is-failed", BOOT) != "failed"
+
+
+@pytest.mark.parametrize("line", ["CANDIDATE:done", "CONFIRMED:intent"])
+def test_a_first_release_that_was_only_tried_is_gone_after_a_power_cut(station: Station, line: str) -> None:
+    assert station.receive("one").ok
+    order = station.order(station.release("one"), decide_s=60)
+    station.launch(order, True, KDEPLOY_CRASH_AT=line, KDEPLOY_CRASH_GUARDIAN="1")
+    station.wait_for(line)
+    station.host.kill()
+    station.host.boot()
+    station.wait_for("ROLLED_BACK:done")
+    station.wait_until_abandoned()
+    assert station.facts()["transaction"]["state"] == "ROLLED_BACK"
+    station.stopped()
+    assert (station.layout.live(), station.layout.good()) == (None, None)
+    station.serves(station.apply("one"))
+
+
+def test_an_orderly_shutdown_in_the_middle_is_gone_on_with(station: Station) -> None:
+    """Systemd stops the server while the runner still waits: that says nothing about the release before it."""
+    before = station.apply("one")
+    assert station.receive("two").ok
+    station.launch(station.order(station.release("two"), decide_s=60))
+    station.wait_for("PROBED:done")
+    station.host.reboot()
+    station.serves(before, 30)
+    assert station.facts()["transaction"]["state"] == "ROLLED_BACK"
+    assert "NEEDS_OPERATOR:done" not in station.journal()
+
+
+def test_both_killed_and_healed_by_the_next(station: Station) -> None:
+    before = station.apply("one")
+    assert station.receive("two").ok
+    for line in ("DRAINED:done", "OPEN:done", "ROLLING_BACK:intent"):
+        accept = not line.startswith("ROLLING")
+        station.launch(station.order(station.release("two")), accept, KDEPLOY_CRASH_AT=line, KDEPLOY_CRASH_GUARDIAN="1")
+        station.wait_for(line)
+        station.wait_until_abandoned()
+        assert station.agent("recover").ok["state"] == "ROLLED_BACK"
+        station.serves(before)
+
+
+def test_a_login_that_ends_takes_nothing_along(station: Station) -> None:
+    (station.host.root / "etc/systemd/logind.conf").write_text("[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n")
+    station.systemctl("restart", "systemd-logind")
+    assert station.receive("one").ok
+    order = station.order(station.release("one"))
+    station.launch(order, True)
+    station.wait_for("CONFIRMED:done")
+    station.serves(order["release"])
+
+
+def test_the_boot_unit_follows_the_agent_that_confirmed(station: Station) -> None:
+    station.apply("one")
+    old = station.there
+    station.there = station.push(b"a newer agent")
+    release = station.apply("two")
+    assert old != station.there
+    unit = (station.host.root / "etc/systemd/system" / BOOT).read_text()
+    assert station.there.rpartition("/")[2] in unit and old.rpartition("/")[2] not in unit
+    station.host.kill()
+    (station.layout.root / "agent" / old.rpartition("/")[2]).unlink()
+    station.host.boot()
+    station.serves(release, 20)
+
+
+def test_names_that_are_taken_are_left_alone(station: Station) -> None:
+    release = station.apply("one")
+    assert station.receive("two").ok
+    stranger = "[Service]\nExecStart=/bin/sleep 1000\n"
+    (station.host.root / "etc/systemd/system" / SERVER).write_text(stranger)
+    station.systemctl("daemon-reload")
+    answer, _ = begin(station, station.release("two"))
+    assert answer.ok["state"] == "ROLLED_BACK" and answer.ok["note"] == "nothing was stopped"
+    assert f"{SERVER} already, which is not of this service" in answer.ok["reason"]
+    assert station.answers(station.public) is not None
+    (station.host.root / "etc/systemd/system" / SERVER).unlink()
+    station.systemctl("daemon-reload")
+    station.serves(release)
+
+
+def test_the_router_is_kept_by_systemd_too(station: Station) -> None:
+    station.kind = "router"
+    first = station.apply("one")
+    station.serves(first)
+    assert "systemd" in station.host.ssh("cat", "/proc/1/comm").stdout.decode()
+    assert station.show(FRONT, "Restart", "ActiveState") == ["always", "active"]
+    station.kind = "socket"
+    second = station.apply("two")
+    station.serves(second)
+    assert station.show(SOCKET, "ActiveState") == ["active"]
+    station.host.reboot()
+    station.serves(second, 20)
+
+
+def test_a_log_is_followed(station: Station) -> None:
+    station.apply("one")
+    told = station.said("server")
+    assert any("stand-in server" in line for line in told)
+    assert any("socket" in line.lower() or "front" in line for line in station.said("front"))
+    follower = station.start("logs", {"unit": "server", "lines": 1, "follow": True})
+    assert follower.stdout is not None and follower.stdout.readline()
+    station.host.ssh("kill", "-9", str(station.facts()["units"]["server"]["pid"]))
+    lines = iter(follower.stdout.readline, b"")
+    assert any(b"kdeploy: starting release" in line for line in lines)
+    follower.kill()
+    follower.communicate()
+    wait(lambda: not any(one.command[:1] == ["journalctl"] for one in station.host.processes()))
+
+
+def test_without_root_it_is_our_supervisor(bed: Bed, trees: dict[str, Tree]) -> None:
+    with bed.host("guest") as host:
+        made = Station(host, trees)
+        host.ssh(f"chown -R guest: '{ROOT.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}' /srv")
+        made.user = "guest"
+        assert made.agent("facts").ok["keeper"] == "supervisor"
+        assert made.receive("one").ok
+        answer, _ = begin(made, made.release("one"))
+        assert answer.ok["state"] == "ROLLED_BACK" and "needs systemd, and root's rights" in answer.ok["reason"]
+        made.kind = "router"
+        _, order = begin(made, made.release("one"))
+        answer = made.decide(order)
+        assert answer.ok["state"] == "CONFIRMED"
+        assert any("does not come back by itself" in one.get("text", "") for one in answer.events)
+        made.serves(order["release"])
