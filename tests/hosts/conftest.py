@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,10 +25,12 @@ def bed() -> Iterator[Bed]:
             pytest.fail(f"tests on hosts are required here: {reason}")
         pytest.skip(str(reason))
     made = Bed.make(shared)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us so wants nothing left behind
     try:
         yield made
     finally:
         made.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
