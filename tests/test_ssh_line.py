@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from kdeploy.errors import ExitCode
 from tests.hosts.fleet import Home, Operator
 from tests.hosts.proxy import Wire
 from tests.sshd import ADDRESS, Sshd
@@ -117,3 +121,58 @@ def test_a_change_and_the_way_back_take_few_trips_and_bytes(near: Near, wire: Wi
     near.run("rollback", over(near, wire, "two"))
     assert versions(near) == before
     assert wire.turns <= CONNECTING + 5
+
+
+def test_answers_of_millions_of_characters_are_rejected_by_the_gate(near: Near) -> None:
+    """What a broken server says must not be too long for those who are to hear that it is broken."""
+    before = versions(near)
+    near.release("endless")
+    profile = near.profile("endless", ["endless/1.0.0"], env={"STANDIN": "endless"}, **{"probe-s": 60})
+    told = near.run("apply", profile, code=ExitCode.GATE)
+    assert "too large" in told
+    assert versions(near) == before
+
+
+def changes(near: Near, wire: Wire | None, state: str) -> subprocess.Popen[str]:
+    """An operator in the middle of a change: the host has come to `state`."""
+    home = Home(near.host)
+    seen = len(home.states())
+    name = next(f"go{number}" for number in range(1, 99) if not (near.project / f"patchsets/go{number}").exists())
+    near.release(name)
+    path = over(near, wire, name) if wire else near.profile(name, [f"{name}/1.0.0"])
+    child = near.start("apply", path)
+    home.wait_for(state, seen)
+    return child
+
+
+@pytest.mark.parametrize("state", ["PREPARED:intent", "CANDIDATE:intent", "PROBED:intent"])
+def test_ctrl_c_tells_the_host_no(near: Near, state: str) -> None:
+    before = versions(near)
+    child = changes(near, None, state)
+    os.kill(child.pid, signal.SIGINT)
+    told, _ = child.communicate(timeout=30)
+    assert child.returncode == ExitCode.INTERRUPTED, told
+    assert "the host ended ROLLED_BACK" in told
+    assert Home(near.host).states()[-1] == "ROLLED_BACK:done"
+    assert versions(near) == before
+
+
+@pytest.mark.parametrize("state", ["CANDIDATE:intent", "PROBED:intent", "OPEN:intent"])
+def test_a_line_that_is_cut_in_a_change_is_taken_up_again(near: Near, wire: Wire, state: str) -> None:
+    child = changes(near, wire, state)
+    wire.cut()
+    told, _ = child.communicate(timeout=60)
+    assert child.returncode == ExitCode.OK, told
+    assert "connecting again" in told
+    assert wire.connections == 2
+    assert Home(near.host).states()[-1] == "CONFIRMED:done"
+
+
+def test_an_operator_who_is_killed_leaves_the_host_as_it_was(near: Near) -> None:
+    before = versions(near)
+    child = changes(near, None, "CANDIDATE:intent")
+    seen = len(Home(near.host).states())
+    child.kill()
+    child.communicate()
+    Home(near.host).wait_for("ROLLED_BACK:done", seen)
+    assert versions(near) == before

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 Json = Dict[str, Any]
 
 LIMIT = 8 * 1024 * 1024  # bytes of one response; an answer is a few KB
+TOKEN = 200  # characters: no token is longer, so a text of more than this a token is not worth carrying
+KEPT = 2000  # characters of such a text
 
 
 class Reply(NamedTuple):
@@ -89,6 +91,7 @@ def read_answers(asks: List[Json], reply: Reply, at: float) -> List[Json]:
                 text=str(row["text"]), ids=[int(i) for i in row["output_ids"]],
                 finish=str(meta["finish_reason"]["type"]), n=int(meta["completion_tokens"]), meta=_meta(meta),
             )  # fmt: skip
+            _bound(answer)
         except (KeyError, TypeError, ValueError, IndexError) as fault:
             answer["error"] = "malformed: %s: %s" % (type(fault).__name__, fault)
     return answers
@@ -106,6 +109,7 @@ def read_chat(ask: Json, reply: Reply, at: float) -> Json:
             text=str(message["content"] or ""), reasoning=str(message.get("reasoning_content") or ""),
             finish=str(choice["finish_reason"]), n=int(usage["completion_tokens"]), meta=_meta(usage),
         )  # fmt: skip
+        _bound(answer)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as fault:
         answer["error"] = "malformed: %s: %s" % (type(fault).__name__, fault)
     return answer
@@ -119,9 +123,22 @@ def _blank(ask: Json, reply: Reply, at: float) -> Json:
     }  # fmt: skip
 
 
+def _bound(answer: Json) -> None:
+    """Cut an answer that is larger than what was asked for can be: the transcript carries dozens of them."""
+    asked = int(answer["ask"].get("max_tokens", 1))
+    size, ids = len(answer["text"]) + len(answer["reasoning"]), answer["ids"] or []
+    if size <= asked * TOKEN and len(ids) <= asked * TOKEN:
+        return
+    answer.update(
+        error="too large: %d characters and %d ids for at most %d tokens" % (size, len(ids), asked),
+        text=answer["text"][:KEPT], reasoning=answer["reasoning"][:KEPT], ids=ids[:KEPT] or None,
+    )  # fmt: skip
+
+
 def _meta(meta: Json) -> Json:
     wanted = ("prompt_tokens", "cached_tokens", "total_retractions")
-    return {key: value for key, value in meta.items() if key in wanted or key.startswith("spec_")}
+    chosen = {key: value for key, value in meta.items() if key in wanted or key.startswith("spec_")}
+    return {key: value for key, value in chosen.items() if len(str(value)) <= KEPT}
 
 
 def _expire(sock: socket.socket, expired: threading.Event) -> None:

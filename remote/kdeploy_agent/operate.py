@@ -154,6 +154,8 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
     states, notes = Follow(layout.journal), Follow(layout.transaction(txn) / "notes.jsonl")
     alone = healers = 0
     while True:
+        if not listening():  # what was begun goes on without
+            raise BrokenPipeError
         at = _find(layout, txn)  # looked up first: whoever sees the end has been told every line up to it
         for raw in notes.lines():
             note = parse_line(raw)
