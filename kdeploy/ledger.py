@@ -79,7 +79,7 @@ def last_profile(project: Path) -> Path | None:
     tried = done = None
     for entry in entries():
         path = Path(entry.profile)
-        if entry.verb in ("apply", "rollback") and project in path.parents and path.exists():
+        if entry.verb in ("apply", "rollback", "adopt") and project in path.parents and path.exists():
             tried, done = path, path if entry.outcome == "ok" else done
     return done or tried
 

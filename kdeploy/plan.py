@@ -195,6 +195,8 @@ def _not_right(facts: Facts, release: Release, secrets: Secrets) -> str | None:
 
 def changes(live: Release, new: Release) -> tuple[str, ...]:
     """What is different in `new` from the release that is live, a line each; of environment values only the names."""
+    if live.adopted is not None:
+        return (f"what was adopted goes, and can be gone back to: {live.version or 'a server'} {_kept(live.adopted)}",)
     found = []
     if live.engine != new.engine:
         found.append(f"engine {live.engine} -> {new.engine}")
@@ -211,6 +213,10 @@ def changes(live: Release, new: Release) -> tuple[str, ...]:
         if getattr(live.launch, what) != getattr(new.launch, what):
             found.append(f"{what} {getattr(live.launch, what)} -> {getattr(new.launch, what)}")
     return tuple(found)
+
+
+def _kept(adopted: Mapping[str, Any]) -> str:
+    return f"({adopted.get('keeper')} {adopted.get('name') or ''}".rstrip() + ")"
 
 
 def _differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

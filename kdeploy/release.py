@@ -75,11 +75,17 @@ class Release:
     manifest: str
     version: str
     launch: Launch
+    adopted: Mapping[str, Any] | None = None
+    """Of a server that a host was found with: who keeps it, and a digest of what it was started with."""
 
     def as_document(self) -> dict[str, Any]:
         """The release as JSON values: what the agent stores as release.json."""
         document = json.loads(json.dumps(asdict(self)))
         assert isinstance(document, dict)
+        if self.adopted is None:
+            del document["adopted"]
+        else:
+            document["kind"] = "adopted"
         return document
 
 
@@ -107,6 +113,10 @@ def make(
 
 def identify(release: Release) -> str:
     """The id that a release's own content gives; another one than its `id` when somebody edited it."""
+    if release.adopted is not None:
+        values = {"manifest": release.manifest, "tree": release.tree, "launch": asdict(release.launch)}
+        identity = json.dumps({**values, "adopted": release.adopted}, sort_keys=True)
+        return f"adopted-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     return _identity(release.tree, release.manifest, release.launch)
 
 
@@ -147,9 +157,10 @@ def flags(argv: Sequence[str]) -> dict[str, str | bool | list[str]]:
 def read(document: Mapping[str, Any]) -> Release:
     """A release from its JSON values, the inverse of `as_document`; raises KeyError or TypeError for anything else."""
     launch = document["launch"]
+    values = {key: value for key, value in document.items() if key != "kind"}
     return Release(
         **{
-            **document,
+            **values,
             "patchsets": tuple(document["patchsets"]),
             "launch": Launch(
                 **{

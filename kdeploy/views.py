@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kdeploy import render
+from kdeploy.api.adopt import Adopted
 from kdeploy.api.doctor import Examined
 from kdeploy.api.drift import Verified as Compared
 from kdeploy.api.hosts import Applied, History, Planned, Status
@@ -130,6 +131,22 @@ def _unit(unit: Unit) -> str:
         return "not running"
     again = f", started again {unit.restarts}x" if unit.restarts else ""
     return f"{unit.release}, pid {unit.pid} since {when(unit.since)}{again}"
+
+
+def show_adopted(found: Sequence[Adopted]) -> None:
+    """What was written down of each host's server, and what that does not cover."""
+    for one in found:
+        about, launch = one.release["adopted"], one.release["launch"]
+        kept = f"{about['keeper']} {about['name']}".strip()
+        render.lines(
+            [
+                f"{one.host}: {one.release['id']} is the way back now",
+                f"  serves    port {launch['port']}, {one.release['version'] or 'version unknown'}, kept by {kept}",
+                f"  runs      as {about['user']} in {about['cwd']}, {len(about['variables'])} variables kept",
+                f"  package   {about['package'] or 'unknown: its files are not watched'}",
+                *(f"  note      {note}" for note in one.notes),
+            ]
+        )
 
 
 def show_drift(found: Sequence[Compared]) -> None:

@@ -184,3 +184,81 @@ def test_drift_is_found_and_told(here: Here) -> None:
     here.profile("one", env={"MORE": "1"})
     said = here.run("verify", code=ExitCode.DRIFT)
     assert "which one.yaml declares now" in said and "environment MORE changes" in said
+
+
+HAND = "hf_started-by-hand-1"
+
+
+def by_hand(here: Here, port: int) -> subprocess.Popen[bytes]:
+    """The stand-in engine, started from a folder of somebody's own at the public port."""
+    folder = here.folder / "hand"
+    for name, data in fleet.engine().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "sglang/_version.py").write_bytes(making.VERSION_FILE)
+    argv = [sys.executable, "-m", "sglang.launch_server", "--model-path", "m", "--served-model-name", "pocket"]
+    environment = {"PATH": os.environ["PATH"], "HF_TOKEN": HAND, "MARK": str(here.home)}  # so that `close` finds it
+    child = subprocess.Popen([*argv, "--port", str(port)], cwd=folder, env=environment, start_new_session=True)
+    while version(port) is None:
+        assert child.poll() is None
+        time.sleep(0.05)
+    return child
+
+
+def version(port: int) -> str | None:
+    try:
+        with _OPENER.open(f"http://127.0.0.1:{port}/server_info", timeout=5) as reply:
+            return str(json.load(reply)["version"])
+    except (OSError, ValueError):
+        return None
+
+
+def test_a_server_started_by_hand_is_the_way_back(here: Here) -> None:
+    """adopt, apply what is garbled, apply what is right, roll back: the server of before serves again."""
+    one = here.profile("one")
+    bad = here.profile("two", env={"STANDIN": "garbled"})
+    told = [here.run("adopt", one, code=ExitCode.PREFLIGHT)]
+    assert "nothing listens" in told[0] and "--unit NAME" in told[0]
+    child = by_hand(here, here.port)
+    try:
+        told.append(here.run("apply", one, code=ExitCode.PREFLIGHT))
+        assert "kdeploy adopt PROFILE" in told[-1]
+        told.append(here.run("adopt", one))
+        assert "is the way back now" in told[-1] and "kept by bare" in told[-1] and "note" not in told[-1]
+        adopted = here.live()
+        assert adopted is not None and adopted.startswith("adopted-")
+        told += [here.run("status"), here.run("verify", one, code=ExitCode.DRIFT)]
+        assert f"live       {adopted}" in told[-2]
+        assert "which one.yaml declares now" in told[-1] and "adopted server" not in told[-1]
+        told.append(here.run("plan", one))
+        assert "what was adopted goes, and can be gone back to: 0.0.1 (bare)" in told[-1]
+        told.append(here.run("apply", bad, code=ExitCode.GATE))
+        assert version(here.port) == "0.0.1" and here.live() == adopted
+        told.append(here.run("apply", one))
+        assert str(version(here.port)).startswith("0.0.1+kd.")
+        told.append(json.dumps(here.json("rollback")))
+        assert version(here.port) == "0.0.1" and here.live() == adopted
+        told.append(here.run("rollback"))  # and forward again: it is a known-good like any other
+        assert str(version(here.port)).startswith("0.0.1+kd.")
+        told.append(here.run("rollback", "--to", "adopted"))
+        assert version(here.port) == "0.0.1"
+        told += [here.run("history"), here.run("status", "--json"), here.run("logs"), here.run("stop")]
+        assert version(here.port) is None
+        assert not any(HAND in text for text in told)
+        assert {path.name for path, data in every_file(here.home) if HAND.encode() in data} == {"process.json"}
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_adopt_says_which_one_is_meant(here: Here) -> None:
+    one = here.profile("one")
+    here.run("adopt", one, "--port", "1", "--pid", "2", code=ExitCode.USAGE)
+    child = by_hand(here, here.port + 7)
+    try:
+        found = here.json("adopt", one, "--port", str(here.port + 7))
+        assert found[0]["release"]["launch"]["port"] == here.port + 7
+        assert here.json("adopt", one, "--pid", str(child.pid))[0]["release"]["id"] == found[0]["release"]["id"]
+    finally:
+        child.kill()
+        child.wait()

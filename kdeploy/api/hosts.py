@@ -256,7 +256,7 @@ def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = Non
     """The goal for `made`; a release that was confirmed before is judged by what it was `kept` with."""
     gate, runtime = read.file.gate, read.file.runtime
     text = stages.lock_text(read, runtime)
-    judged = deploy.judged_by(kept) or (gate, _prompts(read))
+    judged = deploy.judged_by(kept) or (gate, prompts_of(read))
     key = stages.runtime_id(read, runtime)
     return Goal(
         release=made,
@@ -269,7 +269,8 @@ def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = Non
     )
 
 
-def _prompts(read: Profile) -> tuple[asking.Prompt, ...]:
+def prompts_of(read: Profile) -> tuple[asking.Prompt, ...]:
+    """The prompts of a profile's gate: its own file's, or the built-in ones."""
     path = read.file.gate.prompts
     return asking.load_prompts(read.beside(path, "gate", "prompts")) if path else asking.default_prompts()
 

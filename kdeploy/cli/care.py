@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from kdeploy.cli.app import app
-from kdeploy.cli.boundary import Json, MaybeProfile, Project, Quiet, command
+from kdeploy.cli.boundary import Json, MaybeProfile, ProfilePath, Project, Quiet, command
 from kdeploy.errors import ExitCode
 
 
@@ -23,3 +25,22 @@ def verify(profile: MaybeProfile = None, project: Project = None, json: Json = F
             show_drift(found)
         if drifted:
             raise typer.Exit(int(code))
+
+
+@app.command()
+def adopt(
+    profile: ProfilePath,
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="It listens there.")] = None,
+    unit: Annotated[str | None, typer.Option("--unit", help="A unit of systemd, or a container.")] = None,
+    pid: Annotated[int | None, typer.Option("--pid", min=2, help="Its process.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make what serves now the way back."""
+    with command("adopt", json, quiet) as run:
+        from kdeploy.api import adopt as adopting
+        from kdeploy.views import show_adopted
+
+        found = adopting.adopt(profile, run.note, port=port, unit=unit, pid=pid)
+        if not run.show(found):
+            show_adopted(found)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kdeploy.verdict import answers, company, conduct, identity, transcript
-from kdeploy.verdict.expectation import Check, Expectation, Outcome, Verdict, failed
+from kdeploy.verdict.expectation import Check, Expectation, Outcome, Verdict, failed, passed
 from kdeploy.verdict.transcript import Transcript, TranscriptError
 
-__all__ = ["CHECKS", "Check", "Expectation", "Outcome", "Verdict", "judge"]
+__all__ = ["CHECKS", "Check", "Expectation", "Outcome", "Verdict", "as_found", "judge"]
 
 CHECKS: Mapping[str, Callable[[Transcript, Expectation], Check]] = {
     "identity.version": identity.version,
@@ -44,3 +44,15 @@ def judge(values: Mapping[str, Any], expectation: Expectation) -> Verdict:
     except TranscriptError as fault:
         return Verdict((failed("transcript", str(fault)),))
     return Verdict(tuple(check(told, expectation) for check in CHECKS.values()))
+
+
+def as_found(values: Mapping[str, Any]) -> Verdict:
+    """The verdict on a server that was adopted: nobody declared what it is, so it must only be what it was.
+
+    The host has asked it before it told this, and goes back by itself when an answer was another.
+    """
+    asked = values.get("asked")
+    if values.get("adopted") is not True or not isinstance(asked, int):
+        return Verdict((failed("adopted", "the host does not say whether it answers as it did"),))
+    told = f"{asked} questions answered as when it was adopted" if asked else "ready as it was when it was adopted"
+    return Verdict((passed("adopted", told),))
