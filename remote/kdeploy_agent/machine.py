@@ -144,7 +144,7 @@ def strangers(
         most = max((part.used_mib or 0) for part in parts)
         on = ", ".join(f"{_mib(part.used_mib)} on GPU {index[part.gpu]}" for part in parts[:8])
         here = processes.identity(pid) is not None
-        what = processes.command(pid) if here else f"{parts[0].name} (of another container)"
+        what = " ".join(processes.command(pid).split()) if here else f"{parts[0].name} (of another container)"
         detail = f"process {pid} holds {on}: {what}"
         hint = "stop it, or `kdeploy adopt` if it is the server you started by hand"
         bad = whole_machine and (most >= _HOLDS_MIB or parts[0].used_mib is None)

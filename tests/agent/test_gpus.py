@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +208,10 @@ def test_strangers() -> None:
     assert told["ok"] and not told["warn"] and told["detail"] == "only ours"
     (told,) = machine.strangers(EIGHT, [App(2**22 + 7, "GPU-1", 9000, "sglang::scheduler")], set(), True)
     assert not told["ok"] and "sglang::scheduler (of another container)" in told["detail"]
+    with subprocess.Popen(["sh", "-c", "sleep 30;\ntrue"], start_new_session=True) as child:
+        (told,) = machine.strangers(EIGHT, [App(child.pid, "GPU-0", 9, "sh")], set(), True)
+        os.killpg(child.pid, signal.SIGKILL)
+    assert told["warn"] and told["detail"] == f"process {child.pid} holds 9 MiB on GPU 0: sh -c sleep 30; true"
     (told,) = machine.strangers(EIGHT, [App(os.getpid(), "GPU-elsewhere", 9000, "x")], set(), True)
     assert told["detail"] == "nobody's"
     (told,) = machine.strangers([b300(0, used_mib=30_000)], [], set(), True)
