@@ -10,6 +10,7 @@ from kdeploy.api.doctor import Examined
 from kdeploy.api.drift import Verified as Compared
 from kdeploy.api.hosts import Applied, History, Planned, Status
 from kdeploy.api.stages import Verified
+from kdeploy.api.unlock import Unlocked
 from kdeploy.plan import Unit
 from kdeploy.render import when
 from kdeploy.stage.prove import Proven
@@ -147,6 +148,17 @@ def show_adopted(found: Sequence[Adopted]) -> None:
                 *(f"  note      {note}" for note in one.notes),
             ]
         )
+
+
+def show_unlocked(found: Sequence[Unlocked]) -> None:
+    """Whose change was ended on each host, and where that left it."""
+    for one in found:
+        if one.held is None and not one.healed:
+            render.lines([f"{one.host}: nobody is changing {one.service}; there is nothing to do"])
+            continue
+        who = f"{one.held.get('verb') or 'a change'} of {one.held.get('by') or 'somebody'}" if one.held else "a change"
+        left = f"the change ended {one.state}" if one.state else "nothing was left half-done"
+        render.lines([f"{one.host}: {who} was ended ({len(one.ended)} processes); {left}"])
 
 
 def show_drift(found: Sequence[Compared]) -> None:

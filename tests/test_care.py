@@ -262,3 +262,27 @@ def test_adopt_says_which_one_is_meant(here: Here) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_somebody_elses_change_is_named_and_ended(here: Here) -> None:
+    one = here.profile("one")
+    here.run("apply", one)
+    before = here.live()
+    assert "nothing to do" in here.run("unlock")
+    slow = here.start("apply", here.profile("two", env={"STANDIN": "hangs"}))
+    try:
+        journal = here.service / "journal.jsonl"
+        while '"CANDIDATE"' not in journal.read_text().splitlines()[-1]:
+            assert slow.poll() is None
+            time.sleep(0.05)
+        said = here.run("unlock", code=ExitCode.LOCKED)
+        assert "is changing this service: apply since" in said and "goes back by itself at" in said and "--yes" in said
+        assert here.json("unlock", code=ExitCode.LOCKED)["kind"] == "locked"
+        said = here.run("unlock", "--yes")
+        assert "was ended" in said and "ROLLED_BACK" in said
+        assert slow.wait(timeout=60) == ExitCode.GATE  # who watched sees the host go back
+        assert here.live() == before and str(version(here.port)).startswith("0.0.1+kd.")
+        here.run("verify", one)
+    finally:
+        slow.kill()
+        slow.communicate()

@@ -44,3 +44,21 @@ def adopt(
         found = adopting.adopt(profile, run.note, port=port, unit=unit, pid=pid)
         if not run.show(found):
             show_adopted(found)
+
+
+@app.command()
+def unlock(
+    profile: MaybeProfile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="End that change; what served before serves again.")] = False,
+    project: Project = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say who is changing the hosts, or end that."""
+    with command("unlock", json, quiet) as run:
+        from kdeploy.api import unlock as unlocking
+        from kdeploy.views import show_unlocked
+
+        found = unlocking.unlock(profile, project, run.note, yes=yes)
+        if not run.show(found):
+            show_unlocked(found)

@@ -30,6 +30,7 @@ from kdeploy_agent import (
     session,
     store,
     supervisor,
+    unlocking,
 )
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
@@ -51,6 +52,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "stop": operate.stop,
     "verify": drift.verify,
     "adopt": adopt.adopt,
+    "unlock": unlocking.unlock,
 }
 _HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # what ends one of them ended nothing else
 
