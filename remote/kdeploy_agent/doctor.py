@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator
@@ -58,8 +58,10 @@ def _sudo() -> str:
 
 
 def _user() -> str:
-    done = subprocess.run(["id", "-un"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return done.stdout.decode("utf-8", "replace").strip() or f"user {os.geteuid()}"
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
 
 
 def _serves(release: Dict[str, Any]) -> Iterator[Finding]:

@@ -48,9 +48,10 @@ def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     if adopted.is_adopted(release):
         yield from _adopted(layout, release)
         return
-    yield from _gpus(call, release)
+    mine: List[gpus.Gpu] = []
+    yield from _gpus(call, release, mine)
     yield from _tree(layout, release, pushed)
-    yield from engine.look(layout, release, _usable(release))
+    yield from engine.look(layout, release, mine)
     yield from models.look(release)
     yield from _address(release)
     yield from ports(layout, release)
@@ -82,7 +83,8 @@ def _tree(layout: Layout, release: Dict[str, Any], pushed: bool) -> Iterator[Fin
         yield doubt("tree", f"{detail}: import, arguments and Python ABI are unchecked", "`kdeploy apply` sends it")
 
 
-def _gpus(call: Call, release: Dict[str, Any]) -> Iterator[Finding]:
+def _gpus(call: Call, release: Dict[str, Any], mine: List[gpus.Gpu]) -> Iterator[Finding]:
+    """Findings about the GPUs, and into `mine` those that the release's server will see."""
     declared = call.mapping("machine")
     if not declared and not machine.needs_gpus(release):
         return
@@ -98,7 +100,7 @@ def _gpus(call: Call, release: Dict[str, Any]) -> Iterator[Finding]:
         return
     if declared:
         yield from machine.as_declared(declared, found)
-    mine = machine.usable(release, found)
+    mine += machine.usable(release, found)
     yield from machine.fits_sets(call.mapping("archs"), mine)
     yield from machine.health(mine)
     yield from machine.whole(mine, all_of_it=bool(declared) or machine.together(release) > 1)
@@ -107,13 +109,6 @@ def _gpus(call: Call, release: Dict[str, Any]) -> Iterator[Finding]:
     ours = {pid for name in NAMES for pid in units.members(name)}
     yield from machine.strangers(mine, running, ours, whole_machine=bool(declared))
     yield from system.kernel_log()
-
-
-def _usable(release: Dict[str, Any]) -> List[gpus.Gpu]:
-    try:
-        return machine.usable(release, gpus.query()) if machine.needs_gpus(release) else []
-    except AgentError:  # told by `_gpus`
-        return []
 
 
 def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
