@@ -66,6 +66,8 @@ class Wire:
         self._loop.run_forever()
         server.close()
         self._close_all()
+        for writer in self._held:
+            writer.close()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0.05))
