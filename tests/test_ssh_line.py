@@ -176,3 +176,29 @@ def test_an_operator_who_is_killed_leaves_the_host_as_it_was(near: Near) -> None
     child.communicate()
     Home(near.host).wait_for("ROLLED_BACK:done", seen)
     assert versions(near) == before
+
+
+IMPATIENT = (
+    "from kdeploy import change, cli; from kdeploy.transport import settings, ssh; "
+    "change.RECONNECTS_WITHIN_S = 1; settings.CONNECT_S = 1; ssh.SILENCE_S = 3; cli.main()"
+)
+
+
+def test_a_line_that_goes_dead_in_a_change_is_told_and_the_host_goes_back(near: Near, wire: Wire) -> None:
+    """No FIN, no word: the operator gives up within its deadlines, the host by its own clock."""
+    before, home = versions(near), Home(near.host)
+    near.release("dark")
+    path = over(near, wire, "dark")
+    seen = len(home.states())
+    argv = [sys.executable, "-c", IMPATIENT, "apply", path]
+    child = subprocess.Popen(
+        argv, cwd=near.project, env=near.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    home.wait_for("CANDIDATE:intent", seen)
+    wire.die()
+    told, _ = child.communicate(timeout=60)
+    assert child.returncode == ExitCode.UNREACHABLE, told
+    assert "does not come back" in told
+    assert "goes back to known-good by itself" in told
+    home.wait_for("ROLLED_BACK:done", seen)
+    assert versions(near) == before
