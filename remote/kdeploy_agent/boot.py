@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from kdeploy_agent import files, locking, runner, secrets, serving, store, units
@@ -10,6 +9,8 @@ from kdeploy_agent.errors import AgentError
 from kdeploy_agent.journal import Journal
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.switch import Failed, Switch
+
+TRIES, PAUSE_S = 3, 5.0  # a disk, a network or a driver may come later than we
 
 
 def boot(layout: Layout) -> int:
@@ -23,9 +24,6 @@ def boot(layout: Layout) -> int:
         healed = runner.heal(layout)
         if healed is not None:
             _say(f"transaction {healed.txn} was cut off; it is {healed.state} now")
-            if healed.state == "NEEDS_OPERATOR":
-                _say(healed.reason)
-                return 1
         if journal.stopped():
             _say("the service was stopped before; it stays stopped")
             return 0
@@ -33,17 +31,21 @@ def boot(layout: Layout) -> int:
         if release is None:
             _say("nothing was serving before")
             return 0
-        return _serve(layout, journal, release)
+        for number in range(TRIES):
+            time.sleep(PAUSE_S if number else 0)
+            if _serve(layout, journal, release):
+                return 0
+        return 1
 
 
-def _serve(layout: Layout, journal: Journal, release: str) -> int:
+def _serve(layout: Layout, journal: Journal, release: str) -> bool:
     keeper = units.of(layout)
     switch = Switch(layout, keeper, _say)
     try:
         document = serving.read_release(layout, release)
         if switch.serves(document):
             _say(f"{release} serves")
-            return 0
+            return True
         journal.append(verb="boot", release=release, phase="intent")
         store.ensure(layout, document, _say)
         switch.close()
@@ -51,15 +53,15 @@ def _serve(layout: Layout, journal: Journal, release: str) -> int:
         switch.serve(document)
     except (AgentError, Failed, OSError) as fault:
         if keeper.going_down():
-            return 1
+            return False
         reason = secrets.mask(layout, fault.message if isinstance(fault, AgentError) else str(fault))
         journal.append(verb="boot", release=release, phase="failed", reason=reason)
         _say(f"{release} does not serve: {reason}")
         _close(switch)
-        return 1
+        return False
     journal.append(verb="boot", release=release, phase="done")
     _say(f"{release} serves again")
-    return 0
+    return True
 
 
 def _close(switch: Switch) -> None:
@@ -71,5 +73,4 @@ def _close(switch: Switch) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} kdeploy: {text}", flush=True)
-    sys.stdout.flush()
+    print(f"kdeploy: {text}", flush=True)

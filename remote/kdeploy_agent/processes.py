@@ -127,10 +127,11 @@ def _link(pid: int, name: str) -> str:
 def members(variable: str, value: str) -> Set[int]:
     """Every living process that carries `variable=value` in its environment, and all their descendants.
 
-    The mark finds what reparented, descent finds what wiped its environment. Ourselves excluded.
+    The mark finds what reparented, descent finds what wiped its environment. Ourselves excluded, and containers on this
+    host: one that has kdeploy inside may serve under the very same mark.
     """
     parents = _parents()
-    found = {pid for pid in parents if environ(pid).get(variable) == value}
+    found = {pid for pid in parents if environ(pid).get(variable) == value and not _contained(pid)}
     children: Dict[int, List[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -144,17 +145,15 @@ def members(variable: str, value: str) -> Set[int]:
     return found
 
 
+def in_unit(unit: str) -> Set[int]:
+    """Every living process of a unit of this host's systemd. A container's systemd may have one of the same name."""
+    group = f"{_manager()}/system.slice/{unit}"
+    return {pid for pid in _pids() if any(f"{one}/".startswith(f"{group}/") for one in _groups(pid)) and identity(pid)}
+
+
 def in_cgroup(name: str) -> Set[int]:
     """Every living process in the control group `name` or in one below it, wherever groups are mounted."""
-    found = set()
-    for pid in _pids():
-        try:
-            lines = (_PROC / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
-        except OSError:
-            continue
-        if any(name in line.split(":", 2)[-1].split("/") for line in lines) and identity(pid) is not None:
-            found.add(pid)
-    return found
+    return {pid for pid in _pids() if any(name in one.split("/") for one in _groups(pid)) and identity(pid)}
 
 
 def connections(port: int) -> int:
@@ -207,6 +206,27 @@ def _parents() -> Dict[int, int]:
         if fields[0] not in "ZX":
             found[pid] = int(fields[1])
     return found
+
+
+def _groups(pid: int) -> List[str]:
+    """The control groups a process is in, of every hierarchy, as paths."""
+    try:
+        lines = (_PROC / str(pid) / "cgroup").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line.split(":", 2)[-1] for line in lines]
+
+
+def _manager() -> str:
+    """The group below which this host's systemd puts its units: the one it is in itself, without its last part."""
+    ends = "/init.scope"
+    return next((one[: -len(ends)] for one in _groups(1) if one.endswith(ends)), "")
+
+
+def _contained(pid: int) -> bool:
+    """Whether a process has another numbering than ours: it belongs to a container."""
+    theirs = _link(pid, "ns/pid")
+    return bool(theirs) and theirs != _link(os.getpid(), "ns/pid")
 
 
 def _listening(port: int) -> Set[str]:

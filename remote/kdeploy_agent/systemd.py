@@ -92,7 +92,7 @@ class Systemd(Units):
 
     def members(self, name: str) -> Set[int]:
         """See Units: all that is in its control group, and what an agent without systemd had started."""
-        return super().members(name) | processes.in_cgroup(self._names.unit(name))
+        return super().members(name) | processes.in_unit(self._names.unit(name))
 
     def owns(self, pid: int, port: int) -> bool:
         """See Units: systemd itself listens for a front `socket`."""

@@ -95,7 +95,7 @@ class Run:
                 files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
-            told = self.units.survive()
+            told = self._survive()
             if told:
                 self.note(told)
         with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
@@ -168,7 +168,14 @@ class Run:
         if not python.exists() and not adopted.is_adopted(release):
             raise AgentError("runtime", f"the runtime has no {python}", "make it first (verb runtime)")
         self.switch.check_ports(release)
-        self.units.survive()  # before anything is stopped: a host that loses its power now heals when it boots
+        self._survive()  # before anything is stopped: a host that loses its power now heals when it boots
+
+    def _survive(self) -> str:
+        """Have the service come back after a reboot; gives why it will not. Such a host serves all the same."""
+        try:
+            return self.units.survive()
+        except (OSError, AgentError) as fault:
+            return f"the service will not come back by itself after a reboot: {_reason(fault)}"
 
     def _probe(self) -> None:
         if adopted.is_adopted(self.release):

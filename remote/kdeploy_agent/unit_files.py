@@ -118,8 +118,6 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
             f"After={' '.join(Names(layout.service).kept)}",  # so it ends before them
             f"RequiresMountsFor={word(str(layout.root))}",
             f"ConditionPathExists={_plain(str(layout.journal))}",
-            "StartLimitIntervalSec=3600",
-            "StartLimitBurst=5",
         ],
         [
             "[Service]",
@@ -127,7 +125,7 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
             "Type=exec",
             f"ExecStart={command(run)}",
             *_environment(env),
-            "Restart=on-abnormal",  # killed: it goes on where it was; failed: a person must look
+            "Restart=on-abnormal",  # killed: it goes on where it was; failed: it has tried often enough
             "RestartSec=5",
         ],
         ["[Install]", "WantedBy=multi-user.target"],

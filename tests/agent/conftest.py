@@ -121,6 +121,12 @@ def make_venv(folder: Path, python: str) -> Path:
     return folder
 
 
+def environment() -> dict[str, str]:
+    """The agent's: it keeps units itself, whatever machine the tests run on."""
+    home = os.environ.get("HOME", "/")
+    return {"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": str(REMOTE), KEEPER: "supervisor"}
+
+
 def free_port() -> int:
     """A port below the range from which the kernel gives out its own."""
     while True:
@@ -159,12 +165,7 @@ class Rig:
         line = {"protocol": 1, "root": str(self.layout.root), "service": "local", **(request or {})}
         asked = self.layout.root.with_name(f"request-{next(_TXN)}")  # beside the host: it may hold secrets
         asked.write_bytes(json.dumps(line).encode() + b"\n" + payload)
-        base = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ.get("HOME", "/"),
-            "PYTHONPATH": str(REMOTE),
-            KEEPER: "supervisor",
-        }
+        base = environment()
         command = self.command or [self.python, "-m", "kdeploy_agent"]
         pipe = subprocess.PIPE
         with asked.open("rb") as stdin:
@@ -182,12 +183,7 @@ class Rig:
             "if accept != 'None': files.write(answer, files.canonical(verdict))\n"
             "runner.launch(host, order, locking.take(host.lock, order.by, 'apply', order.txn))\n"
         )
-        base = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ.get("HOME", "/"),
-            "PYTHONPATH": str(REMOTE),
-            KEEPER: "supervisor",
-        }
+        base = environment()
         argv = [self.python, "-c", script, str(self.layout.root), json.dumps(order), str(accept)]
         subprocess.run(argv, env={**base, **env}, check=True, timeout=30)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import Tree, make_tree, processes
+from tests.agent.conftest import MARK, Tree, make_tree, processes
 
 from .bed import Bed
 from .station import ROOT, SERVICE, Station
@@ -205,7 +205,7 @@ def test_a_boot_opens_only_what_passes(station: Station) -> None:
     plan.write_text(right.replace("Hello from", "Goodbye from"))
     station.host.kill()
     station.host.boot()
-    wait(lambda: station.systemctl("is-failed", BOOT) == "failed")
+    wait(lambda: station.systemctl("is-failed", BOOT) == "failed", 120)  # it tries three times
     station.stopped()
     lines = [json.loads(line) for line in station.layout.journal.read_text().splitlines()]
     assert lines[-1]["verb"] == "boot" and "it started, but hello: answered" in lines[-1]["reason"]
@@ -253,6 +253,16 @@ def test_both_killed_and_healed_by_the_next(station: Station) -> None:
         station.wait_until_abandoned()
         assert station.agent("recover").ok["state"] == "ROLLED_BACK"
         station.serves(before)
+
+
+def test_a_container_with_the_same_service_is_not_touched(station: Station) -> None:
+    """Seen from out here the test's host is a container: its server has the mark and the unit that ours would have."""
+    station.apply("one")
+    mark = f"{ROOT}/{SERVICE}/units/server"
+    inside = station.facts()["units"]["server"]["pid"]
+    assert station.host.sh(f"cat /proc/{inside}/cgroup").strip().endswith(f"/system.slice/{SERVER}")
+    assert processes.in_cgroup(SERVER)  # it can be seen
+    assert processes.members(MARK, mark) == processes.in_unit(SERVER) == set()
 
 
 def test_a_login_that_ends_takes_nothing_along(station: Station) -> None:
