@@ -142,10 +142,12 @@ def test_plan_shows_what_changes_and_does_nothing(small: Small, home: Path) -> N
     assert small.json("plan", "profiles/p.yaml", "--offline")["hosts"] == {}
 
 
-def test_ssh_hosts_are_not_there_yet(small: Small) -> None:
-    (small.folder / "profiles/hosts.yaml").write_text("hosts: {here: {ssh: {address: 192.0.2.1}}}\n")
-    error = small.json("plan", "profiles/base.yaml", code=ExitCode.USAGE)
-    assert "SSH" in error["message"]
+def test_a_host_that_cannot_be_reached_is_told_with_its_line(small: Small) -> None:
+    (small.folder / "profiles/hosts.yaml").write_text("hosts:\n  here: {ssh: {address: 127.0.0.1, port: 1}}\n")
+    error = small.json("plan", "profiles/base.yaml", code=ExitCode.UNREACHABLE)
+    assert "127.0.0.1:1 refuses connections" in error["message"]
+    assert error["where"]["path"].endswith("hosts.yaml")
+    assert error["where"]["line"] == 2
     small.run("plan", "profiles/base.yaml", "--offline")
 
 
