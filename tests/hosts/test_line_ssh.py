@@ -41,7 +41,10 @@ class Box(World):
         ssh = {"address": host.address, "port": SSH_PORT, "user": "root", "key": str(host.home / ".ssh/id_ed25519")}
         hosts = {"hosts": {"box": {"ssh": ssh, "root": "/opt/kdeploy"}}}
         (self.project / "profiles/hosts.yaml").write_text(yaml.safe_dump(hosts))
-        serve = {"host": host.address, "port": self.public, "private-port": host.free_port(), "front": "socket"}
+        serve = {
+            "host": host.address, "port": self.public, "private-port": host.free_port(), "front": "socket",
+            "args": {"model-path": "/srv/models/pocket/target"},
+        }  # fmt: skip
         keys = {"hosts": ["box"], "serve": serve}
         making.profile(self.project, "box", "local.yaml", ["cpu/1.0.0", "ddtree/0.1.0"], **keys)
         benign = making.patch_set(self.project, "benign", BENIGN, engine="==0.5.11")
@@ -90,7 +93,11 @@ def box(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         local, local.file.runtime, lambda text: print(text, file=sys.stderr)
     )  # made when it is missing
     runtimes, models = MACHINE_ROOT / "runtimes", REPOSITORY / "models"
-    shared = [f"--bind-ro={runtimes}:/opt/kdeploy/runtimes", f"--bind-ro={models}", f"--bind-ro={sys.base_prefix}"]
+    shared = [
+        f"--bind-ro={runtimes}:/opt/kdeploy/runtimes",
+        f"--bind-ro={models}:/srv/models",
+        f"--bind-ro={sys.base_prefix}",
+    ]
     with bed.host("box", binds=shared) as host:
         yield Box(folder, host)
 
