@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kdeploy.errors import InterruptedByUser, KdeployError, UnreachableError, UsageError
+from kdeploy.errors import InterruptedByUser, KdeployError, RemoteError, UnreachableError, UsageError
 from kdeploy.host import Ask, Host, telling
 from kdeploy.progress import Note
+from kdeploy.session import AgentGone
 from kdeploy.transport import ConnectionLost
 
 RECONNECTS_WITHIN_S = 120.0
 """How long a broken connection is tried anew, seconds."""
 
 _PAUSE_S = 1.0
+_TIMES = 30  # that a change is taken up again
 _BEGINS_WITHIN_S = 5.0  # between a request to begin and the first line in the host's journal
 
 
@@ -72,11 +74,13 @@ class Change:
         return Ask("decide", request, on_event=self.tell, timeout_s=self._patience_s)
 
     def _insist(self, steps: list[Step]) -> dict[str, Any]:
-        while True:
+        for _ in range(_TIMES):
             try:
                 return self._take(steps)
-            except ConnectionLost as fault:
+            except (ConnectionLost, AgentGone) as fault:
+                lost = fault
                 self._reconnect(fault, steps)
+        raise lost
 
     def _take(self, steps: list[Step]) -> dict[str, Any]:
         """Send all steps at once; each is taken from the list when it is answered, but for the last."""
@@ -93,7 +97,7 @@ class Change:
         if step.note is not None:
             self._note(step.note)
 
-    def _reconnect(self, fault: UnreachableError, steps: list[Step]) -> None:
+    def _reconnect(self, fault: KdeployError, steps: list[Step]) -> None:
         """Come back to the host and leave in `steps` what is still to be asked; raises when that takes too long."""
         name, end = self._host.name, time.monotonic() + RECONNECTS_WITHIN_S
         self._note(f"{fault.message}; connecting again")
@@ -103,7 +107,7 @@ class Change:
                 if self._begun():
                     del steps[:-1]
                 return
-            except UnreachableError as again:
+            except (UnreachableError, RemoteError) as again:  # a host that boots answers, and then does not
                 if time.monotonic() >= end:
                     raise UnreachableError(
                         f"{name}: the connection was lost and does not come back: {again.message}",

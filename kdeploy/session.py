@@ -31,6 +31,10 @@ _SEND_S = 30.0
 _PACKED_FROM = 2000  # bytes of a request
 
 
+class AgentGone(RemoteError):
+    """The agent ended without an answer: what it was asked for may have been done."""
+
+
 def _ignore(event: Event) -> None:
     """Nobody listens."""
 
@@ -154,7 +158,7 @@ class Session:
         ended = self._channel.end()
         if not self._greeted:
             raise self._not_started("", noise, ended)
-        raise RemoteError(
+        raise AgentGone(
             f"{host}: the agent ended without an answer to '{ask.verb}' (exit {ended.status})",
             details=_last(ended.stderr),
         )
@@ -179,7 +183,7 @@ class Session:
             )
         if "sudo:" in ended.stderr:
             return PreflightError(
-                f"{host}: sudo refuses: {next(line for line in said if 'sudo:' in line)}",
+                f"{host}: sudo refuses: {[line for line in said if 'sudo:' in line][-1]}",
                 hint="allow this user `NOPASSWD` in sudoers, log in as root, or take `sudo: true` out of hosts.yaml",
             )
         return RemoteError(

@@ -202,3 +202,16 @@ def test_a_line_that_goes_dead_in_a_change_is_told_and_the_host_goes_back(near: 
     assert "goes back to known-good by itself" in told
     home.wait_for("ROLLED_BACK:done", seen)
     assert versions(near) == before
+
+
+@pytest.mark.parametrize("state", ["CANDIDATE:intent", "OPEN:intent"])
+def test_an_agent_that_is_killed_in_a_change_is_started_again(near: Near, state: str) -> None:
+    """It only watches: what it has begun goes on without."""
+    child = changes(near, None, state)
+    argv = ["pgrep", "-f", f"^{sys.executable} -X utf8 {near.box.kdeploy}/agent/agent-.* session$"]
+    (pid,) = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(pid), signal.SIGKILL)
+    told, _ = child.communicate(timeout=60)
+    assert child.returncode == ExitCode.OK, told
+    assert "connecting again" in told
+    assert Home(near.host).states()[-1] == "CONFIRMED:done"
