@@ -150,12 +150,15 @@ def _make_runtime(host: Host, goal: Goal, note: Note, before: Sequence[Step] = (
 
 def _push(host: Host, known: Facts, goal: Goal) -> Step:
     assert goal.stage is not None, "a rollback's plan has no push"
-    # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
-    bundle = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits)
     release = goal.release
     request = {"tree": release.tree, "commit": release.commit, "manifest": release.manifest}
-    text = f"{host.name}: push {len(bundle) / 1e3:,.1f} kB, every file compared there"
-    return Step(text, Ask("receive", request, bundle, timeout_s=900))
+    if known.git is None:
+        packed, form, how = staging.archive(goal.stage), {"form": "tar"}, ", whole: it has no git"
+    else:
+        # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
+        packed, form, how = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits), {}, ""
+    text = f"{host.name}: push {len(packed) / 1e3:,.1f} kB{how}, every file compared there"
+    return Step(text, Ask("receive", {**request, **form}, packed, timeout_s=900))
 
 
 def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: Note) -> Verdict:

@@ -49,6 +49,8 @@ class Facts:
     hostname: str
     python: str
     root: str
+    git: str | None
+    """Its version; None where there is none, and trees are sent whole."""
     disk_bytes: int
     runtimes: tuple[str, ...]
     current: str | None
@@ -83,6 +85,7 @@ class Facts:
                 hostname=result["hostname"],
                 python=result["python"],
                 root=result["root"],
+                git=result["git"],
                 disk_bytes=result["disk"]["bytes"],
                 runtimes=tuple(result["runtimes"]),
                 current=service["current"],

@@ -123,6 +123,12 @@ def bundle(stage: Stage, have: Sequence[str]) -> bytes:
     return open_store(stage).bundle(stage.tree.commit, _ref(stage.base, stage.sets), have)
 
 
+@written()
+def archive(stage: Stage) -> bytes:
+    """The staged tree as a gzipped tar, for a host without git; the same bytes each time."""
+    return open_store(stage).archive(stage.tree.commit)
+
+
 def base_manifest(stage: Stage) -> str:
     """The sha256 of the base commit's own manifest: what a pristine tree on a host is compared with."""
     return stream.sha256(stream.manifest(stage.base.digests))

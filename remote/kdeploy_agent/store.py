@@ -1,4 +1,4 @@
-"""Trees arrive as git bundles and are placed as verified, read-only folders, whole or not at all."""
+"""Trees arrive as git bundles, or as an archive where there is no git, and are placed whole, verified and read-only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from kdeploy_agent import adopted, files
+from kdeploy_agent import adopted, archive, files
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.locking import wait_for
@@ -26,14 +26,16 @@ _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 def receive(call: Call) -> Dict[str, Any]:
     """Verb: take a bundle (may be empty) and place its commit as trees/<tree>; gives `files, bytes`.
 
+    With `form` `tar` the payload is a gzipped tar of the tree's files instead: that needs no git and leaves no store.
     Safe to repeat after any interruption. Raises `integrity` when bundle or files are not what they should be,
     `preflight` when the disk cannot hold them.
     """
     layout, commit, manifest = call.layout, call.text("commit"), call.text("manifest")
     tree = layout.tree(call.text("tree"))
+    by_tar = call.request.get("form") == "tar"
     files.make_private(layout.home)
     with wait_for(layout.home / "store.lock"):
-        _need(layout.home, 0, 0, "the bundle")
+        _need(layout.home, 0, 0, "what is sent")
         bundle = layout.home / "incoming.bundle"
         try:
             with bundle.open("wb") as file:
@@ -41,15 +43,19 @@ def receive(call: Call) -> Dict[str, Any]:
             if tree.exists():
                 try:
                     count, size = verify(tree, manifest)
-                    _keep(layout, commit, bundle)
+                    if not by_tar:
+                        _keep(layout, commit, bundle)
                     return {"files": count, "bytes": size}
                 except AgentError as fault:
                     call.emit(
                         "note", text=f"trees/{tree.name} is not what was placed: {fault.message}; placing it anew"
                     )
-            _open_store(layout)
-            _keep(layout, commit, bundle)
-            count, size = _place(layout, tree, commit, manifest)
+            if by_tar:
+                count, size = _place_archive(layout, tree, bundle, manifest)
+            else:
+                _open_store(layout)
+                _keep(layout, commit, bundle)
+                count, size = _place(layout, tree, commit, manifest)
         finally:
             files.wipe(bundle)
     return {"files": count, "bytes": size}
@@ -117,6 +123,9 @@ def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None])
     try:
         verify(tree, release["manifest"])
     except AgentError as fault:
+        if not shutil.which("git") or not (layout.store / "HEAD").is_file():
+            hint = "apply its profile again: without git a host cannot place a tree anew from its own store"
+            raise AgentError("integrity", fault.message, hint) from fault
         note(f"{fault.message}; placing it anew")
         with wait_for(layout.home / "store.lock"):
             _place(layout, tree, release["commit"], release["manifest"])
@@ -152,7 +161,7 @@ def commits(layout: Layout) -> List[str]:
 
 
 def forget(layout: Layout, commit: str) -> None:
-    """Let go of a commit: git may drop its objects some day."""
+    """Let go of a commit that is in the store: git may drop its objects some day."""
     _git(layout, "update-ref", "-d", _REFS + commit)
 
 
@@ -216,6 +225,28 @@ def _place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int,
     _git(layout, "read-tree", commit, **place)
     _git(layout, "checkout-index", "--all", "--quiet", **place)
     files.wipe(index)
+    return _install(layout, tree, partial, manifest)
+
+
+def _place_archive(layout: Layout, tree: Path, packed: Path, manifest: str) -> Tuple[int, int]:
+    partial = tree.with_name(tree.name + ".partial")
+    files.wipe(partial)
+    partial.mkdir(parents=True)
+
+    def need(size: int, count: int) -> None:
+        _need(layout.home, size, count, f"tree {tree.name}")
+
+    try:
+        with packed.open("rb") as file:
+            archive.unpack(file, partial, need)
+        return _install(layout, tree, partial, manifest)
+    except BaseException:
+        files.wipe(partial)  # without a store nothing can be taken up where it stopped
+        raise
+
+
+def _install(layout: Layout, tree: Path, partial: Path, manifest: str) -> Tuple[int, int]:
+    """Put a tree that was written beside its place there, when every file of it is right."""
     count, size = verify(partial, manifest)
     files.protect(partial)
     files.sync_filesystem(partial)
