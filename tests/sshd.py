@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import stat
@@ -28,9 +29,12 @@ def keygen(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind((ADDRESS, 0))
-        return int(tried.getsockname()[1])
+    """A port of our address, below the range from which the kernel gives out its own."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind((ADDRESS, port))
+            return port
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 from kdeploy.errors import ExitCode
 from tests.hosts.fleet import Home, Operator
 from tests.hosts.proxy import Wire
-from tests.sshd import ADDRESS, Sshd
+from tests.sshd import ADDRESS, Sshd, free_port
 
 CONNECTING = 9
 """Turns that connecting takes at most: versions, key exchange (2), service, one signed request or two."""
@@ -34,8 +34,6 @@ class Box:
         self.kdeploy = self.root / "opt/kdeploy"
 
     def free_port(self) -> int:
-        from tests.agent.conftest import free_port
-
         return free_port()
 
 
