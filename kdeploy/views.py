@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from kdeploy import release as releases
 from kdeploy import render
 from kdeploy.api.adopt import Adopted
 from kdeploy.api.doctor import Examined
@@ -115,6 +117,8 @@ def show_status(found: Sequence[Status]) -> None:
                 [
                     f"  live       {known.current} ({good})  {live.get('version', '?')}",
                     f"  patches    {', '.join(each['ref'] for each in live.get('patchsets', ())) or 'none'}",
+                    f"  profile    {live.get('profile') or '?'}, {live.get('engine') or '?'}",
+                    f"  clients    {_url(live)}",
                 ]
             )
         render.lines([f"  server     {_unit(known.server)}", f"  front      {_unit(known.front)}"])
@@ -125,6 +129,14 @@ def show_status(found: Sequence[Status]) -> None:
             render.lines([f"  last       {last.goal} of {last.release}: {last.state} {_short(last.reason)}".rstrip()])
         if one.advice:
             render.lines([f"  to do      {one.advice}"])
+
+
+def _url(live: Mapping[str, Any]) -> str:
+    """Where clients reach a live release, by its document."""
+    try:
+        return f"{releases.read(live).launch.front.url(live['launch']['port'])}/v1"
+    except (KeyError, TypeError):
+        return "?"
 
 
 def _unit(unit: Unit) -> str:

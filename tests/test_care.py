@@ -286,3 +286,37 @@ def test_somebody_elses_change_is_named_and_ended(here: Here) -> None:
     finally:
         slow.kill()
         slow.communicate()
+
+
+def test_back_to_a_release_whose_tree_is_gone(here: Here) -> None:
+    """The host's store still has it: it is placed anew, and listed meanwhile."""
+    here.run("apply", here.profile("one"))
+    first = here.live()
+    assert first is not None
+    here.run("apply", here.profile("two"))
+    status = here.run("status")
+    assert f"clients    http://127.0.0.1:{here.port}/v1" in status
+    assert "profile    two, sglang==0.0.1" in status
+    tree = json.loads((here.service / f"releases/{first}/release.json").read_text())["tree"]
+    subprocess.run(["chmod", "-R", "u+w", str(here.service / "trees" / tree)], check=True)
+    subprocess.run(["rm", "-r", str(here.service / "trees" / tree)], check=True)
+    assert f"way back   {first}" in here.run("status")
+    here.run("rollback", "--to", first[:6])
+    assert here.live() == first
+    here.run("verify", "profiles/one.yaml")
+    # Without the store there is nothing to place it from.
+    subprocess.run(["rm", "-r", str(here.service / "store.git")], check=True)
+    (gone,) = [one.name for one in (here.service / "trees").iterdir() if one.name != tree]
+    subprocess.run(["chmod", "-R", "u+w", str(here.service / "trees" / gone)], check=True)
+    subprocess.run(["rm", "-r", str(here.service / "trees" / gone)], check=True)
+    assert "no known-good release" in here.run("rollback", code=ExitCode.NO_KNOWN_GOOD)
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [(("apply", "--json"), "apply"), (("status", "--frobnicate", "--json"), "status"), (("dance", "--json"), "dance")],
+)
+def test_usage_errors_are_json_too(here: Here, words: tuple[str, ...], verb: str) -> None:
+    document = json.loads(here.run(*words, code=ExitCode.USAGE))
+    assert (document["verb"], document["exit"], document["error"]["kind"]) == (verb, 2, "usage")
+    assert document["error"]["message"] and verb in document["error"]["hint"]

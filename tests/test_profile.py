@@ -57,6 +57,8 @@ FAULTS = [
     ("service: test", "service: runtimes", "1:1", "'runtimes' is a folder of kdeploy's own", None),
     ("patchsets: []", "patchsets: [cpu]", "1:1", "needs its version: NAME/VERSION", None),
     ("tp-size: 2", "port: 2", "6:1", "'args.port' is set by kdeploy", None),
+    ("service: test", "gate: {min-accept-length: .inf}\nservice: test", "1:8", "finite", None),
+    ("service: test", "gate: {min-accept-length: .nan}\nservice: test", "1:8", "not nan", None),
     ("venv: /opt/venv", "venv: opt/venv", "5:1", "must be an absolute path", None),
     ("venv: /opt/venv", "venv: /opt/venv, lock: x", "5:1", "either 'venv'", None),
     ("service: test", "service: test\nservice: other", "2:1", "key 'service' is given twice", None),

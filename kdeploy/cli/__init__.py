@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from typing import Any
 
 from kdeploy.cli import care, hosts, patches
 from kdeploy.cli.app import app
@@ -20,9 +21,27 @@ def main() -> None:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup kdeploy …
                 signal.signal(number, _terminated)
     try:
-        app()
+        status = app(standalone_mode=False)
     except KeyboardInterrupt:  # between two commands' worth of code: nothing was begun
         sys.exit(ExitCode.INTERRUPTED)
+    except Exception as fault:
+        if not hasattr(fault, "format_message"):  # not the command line's: typer keeps the class to itself
+            raise
+        sys.exit(_misused(fault, sys.argv[1:]))
+    sys.exit(status if isinstance(status, int) else ExitCode.OK)
+
+
+def _misused(fault: Any, words: list[str]) -> int:
+    """Say what is wrong with the command line, as JSON when that was asked for; gives the exit status."""
+    if "--json" not in words:
+        fault.show()
+        return int(fault.exit_code)
+    from kdeploy import render
+    from kdeploy.errors import UsageError
+
+    verb = next((word for word in words if not word.startswith("-")), "kdeploy")
+    print(render.envelope(verb, error=UsageError(fault.format_message(), hint=f"see: kdeploy {verb} --help")))
+    return int(ExitCode.USAGE)
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from kdeploy_agent import adopted, client, files, locking, secrets, serving, store, units
 from kdeploy_agent.errors import AgentError
@@ -78,16 +78,25 @@ def _named(layout: Layout, word: Any) -> List[str]:
 
 
 def good_releases(layout: Layout) -> List[str]:
-    """Every release that was once confirmed and whose document and tree are still here, the newest first."""
-    return [release for release in Journal(layout.journal).confirmed() if present(layout, release)]
+    """Every release that was once confirmed and could be started again, the newest first."""
+    stored: Optional[Set[str]] = None
+    found = []
+    for release in Journal(layout.journal).confirmed():
+        document = serving.find_release(layout, release)
+        if document is not None and not present(layout, document):
+            stored = set(store.commits(layout)) if stored is None else stored
+            if document["commit"] not in stored:
+                continue
+        if document is not None:
+            found.append(release)
+    return found
 
 
-def present(layout: Layout, release: str) -> bool:
-    """Whether a release could be started: its document and its tree are here."""
-    document = serving.find_release(layout, release)
-    if document is not None and adopted.is_adopted(document):
-        return (layout.release(release) / "process.json").is_file()
-    return document is not None and layout.tree(document["tree"]).is_dir()
+def present(layout: Layout, document: Dict[str, Any]) -> bool:
+    """Whether what a release is started from is here: its tree, or how an adopted server was started."""
+    if adopted.is_adopted(document):
+        return (layout.release(document["id"]) / "process.json").is_file()
+    return layout.tree(document["tree"]).is_dir()
 
 
 def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:

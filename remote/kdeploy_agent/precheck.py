@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-from kdeploy_agent import adopted, engine, gpus, machine, models, processes, serving, system
+from kdeploy_agent import adopted, engine, gpus, machine, models, processes, serving, store, system
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.finding import Finding, doubt, refusal, well, wrong
 from kdeploy_agent.layout import Layout
@@ -76,6 +76,13 @@ def _tree(layout: Layout, release: Dict[str, Any], pushed: bool) -> Iterator[Fin
     tree = layout.tree(release["tree"])
     if tree.is_dir():
         return
+    if pushed and release.get("commit") in store.commits(layout):  # its folder is gone, what it is made from is not
+        try:
+            store.ensure(layout, release, lambda _: None)
+            return
+        except AgentError as fault:
+            yield wrong("tree", fault.message, fault.hint)
+            return
     detail = f"tree {tree.name} is not on this host"
     if pushed:
         yield wrong("tree", detail, "send it first (verb receive)")
