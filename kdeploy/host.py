@@ -78,6 +78,10 @@ class Host:
             self.hang_up()
             raise
 
+    def approach(self) -> None:
+        """Start to connect while there is other work to do; the first request tells what went wrong."""
+        self.transport.approach()
+
     def hang_up(self) -> None:
         """End the agent's session, whatever it is doing; the connection stays, and the next request starts another."""
         if self._session is not None:

@@ -383,3 +383,33 @@ def test_a_large_push(sshd: Sshd) -> None:
         request = {"tree": "a" * 40, "commit": "b" * 40, "manifest": "c" * 64}
         with pytest.raises(RemoteError, match="unbundle failed"):
             host.call("receive", request, payload=b"\n" + bytes(8 << 20))
+
+
+# Connecting ahead.
+
+
+def test_what_is_connected_ahead_is_there_when_it_is_asked(sshd: Sshd) -> None:
+    with reach(sshd) as host:
+        host.approach()
+        host.approach()
+        assert host.call("history") == {"transactions": []}
+    assert (sshd.folder / "log").read_text().count("Accepted publickey") == 1
+
+
+def test_what_went_wrong_ahead_is_told_when_it_is_asked(sshd: Sshd) -> None:
+    host = reach(sshd, port=free_port())
+    host.approach()
+    assert "refuses connections" in refused(host).message
+    host = reach(sshd, jump="no way")
+    host.approach()
+    assert "is not a host to go through" in refused(host).message
+
+
+def test_who_turns_back_leaves_no_connection(sshd: Sshd) -> None:
+    host = reach(sshd)
+    host.approach()
+    host.close()
+    end = time.monotonic() + 20
+    while left := [one for one in threading.enumerate() if "paramiko" in str(type(one)) or "Connecting" in str(one)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)

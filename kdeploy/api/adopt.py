@@ -13,6 +13,7 @@ from typing import Any
 
 from kdeploy import ledger, profile
 from kdeploy.api import hosts
+from kdeploy.api.reach import hosts_of
 from kdeploy.errors import UsageError
 from kdeploy.profile import Profile
 from kdeploy.progress import Note
@@ -54,7 +55,7 @@ def adopt(
         **named,
     }
     found = []
-    for host in hosts.hosts_of(read):
+    for host in hosts_of(read):
         note(f"{host.name}: looking at what serves there")
         txn = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
         told = host.call("adopt", {**request, "txn": txn}, timeout_s=_ADOPTS_WITHIN_S)

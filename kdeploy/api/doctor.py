@@ -9,6 +9,7 @@ from typing import Any
 
 from kdeploy import deploy
 from kdeploy.api import hosts, stages
+from kdeploy.api.reach import hosts_of
 from kdeploy.errors import KdeployError
 from kdeploy.progress import Note
 
@@ -45,7 +46,7 @@ def doctor(path: Path, note: Note) -> tuple[Examined, ...]:
     read = staged.declared.profile
     made = hosts.make_release(staged)
     examined = []
-    for host in hosts.hosts_of(read):
+    for host in hosts_of(read):
         note(f"{host.name}: looking")
         try:
             request = deploy.precheck_request(made, stages.demands(read, staged.declared.sets))

@@ -9,6 +9,7 @@ from typing import Any
 
 from kdeploy import deploy, known_good, plan, profile
 from kdeploy.api import hosts, stages
+from kdeploy.api.reach import hosts_of
 from kdeploy.errors import ProfileError, RemoteError
 from kdeploy.host import Host
 from kdeploy.profile import Profile
@@ -53,7 +54,7 @@ def verify(path: Path | None, project: Path | None, note: Note) -> tuple[Verifie
     read, made = staged.declared.profile, hosts.make_release(staged)
     values, notes = _values(read)
     found = []
-    for host in hosts.hosts_of(read):
+    for host in hosts_of(read):
         note(f"{host.name}: comparing")
         told = host.call("verify", timeout_s=_LOOKS_WITHIN_S)
         here = [_drift(one, host.name, read) for one in told["drifts"]]

@@ -6,27 +6,26 @@ import dataclasses
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import deploy, known_good, ledger, places, plan, profile, release
+from kdeploy import deploy, known_good, ledger, plan, profile, release
 from kdeploy.api import stages
+from kdeploy.api.reach import approached, hosts_of
 from kdeploy.api.stages import Staged
 from kdeploy.deploy import Goal, Outcome
 from kdeploy.errors import KdeployError, UsageError
 from kdeploy.host import Event, Host
 from kdeploy.patching.series import SeriesReport
 from kdeploy.plan import Facts, Plan
-from kdeploy.profile import HostEntry, Profile
+from kdeploy.profile import Profile
 from kdeploy.progress import Note
 from kdeploy.release import Front, Launch, Release
 from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
-from kdeploy.transport import Transport
-from kdeploy.transport.local import LocalTransport
 from kdeploy.verdict import prompts as asking
 
 
@@ -88,17 +87,18 @@ def apply(path: Path, note: Note) -> Applied:
     Raises what the step that failed raises; a host whose switch had begun is back on its known-good release then.
     """
     values = profile.read_secrets(profile.load(path))  # what is missing is missing before anything happens
-    staged = stages.stage(path, note, check_out=False)
-    read = staged.declared.profile
-    proven = stages.run_proofs(staged, note)
-    made = make_release(staged)
-    outcomes = []
-    for host in hosts_of(read):
-        known = deploy.facts(host, made.tree)
-        steps = plan.make(known, made, values)
-        goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
-        with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
-            outcomes.append(deploy.carry_out(host, steps, known, goal, note))
+    with approached(profile.load(path)) as hosts:
+        staged = stages.stage(path, note, check_out=False)
+        read = staged.declared.profile
+        proven = stages.run_proofs(staged, note)
+        made = make_release(staged)
+        outcomes = []
+        for host in hosts:
+            known = deploy.facts(host, made.tree)
+            steps = plan.make(known, made, values)
+            goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
+            with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
+                outcomes.append(deploy.carry_out(host, steps, known, goal, note))
     return Applied(read, made, (*proven, *(one for outcome in outcomes for one in outcome.proven)), tuple(outcomes))
 
 
@@ -227,29 +227,6 @@ def make_release(staged: Staged) -> Release:
         tree=staged.stage.tree,
         launch=launch,
     )
-
-
-def hosts_of(read: Profile) -> Iterator[Host]:
-    """The hosts of a profile, one after the other, each closed when the next is asked for.
-
-    None is connected to before it is asked something.
-    """
-    for name, entry in read.hosts.items():
-        root = entry.root or (str(places.host_root()) if entry.local else "")
-        with Host(_way_to(read, name, entry), root, read.file.service) as host:
-            yield host
-
-
-def _way_to(read: Profile, name: str, entry: HostEntry) -> Transport:
-    if entry.ssh is None:
-        return LocalTransport(name)
-    from kdeploy.transport.settings import Way
-    from kdeploy.transport.ssh import SSHTransport  # fabric takes 0.2 s to import
-
-    ssh, where = entry.ssh, read.hosts_document.where(("hosts", name))
-    key = str(Path(where.path).parent / Path(ssh.key).expanduser()) if ssh.key else None
-    way = Way(ssh.address, ssh.port, ssh.user, key, ssh.jump)
-    return SSHTransport(name, way, entry.python, entry.sudo, where)
 
 
 def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = None) -> Goal:

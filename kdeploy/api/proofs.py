@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kdeploy import deploy, plan, proving
 from kdeploy.api import hosts, stages
+from kdeploy.api.reach import hosts_of
 from kdeploy.api.stages import Staged
 from kdeploy.progress import Note
 from kdeploy.stage.prove import Proven
@@ -23,7 +24,7 @@ def prove(path: Path, note: Note, *, again: bool = False) -> tuple[Staged, tuple
         return staged, stages.run_proofs(staged, note, again)
     made = hosts.make_release(staged)
     proven: list[Proven] = []
-    for host in hosts.hosts_of(read):
+    for host in hosts_of(read):
         known = deploy.facts(host, made.tree)
         deploy.bring(host, plan.make(known, made), known, hosts.goal_of(read, made, staged), note)
         proven += proving.on_host(host, staged.stage, made, note, again=again)

@@ -11,6 +11,7 @@ from typing import Any
 
 from kdeploy import ledger, profile
 from kdeploy.api import hosts
+from kdeploy.api.reach import hosts_of
 from kdeploy.host import telling
 from kdeploy.progress import Note
 
@@ -37,7 +38,7 @@ def unlock(path: Path | None, project: Path | None, note: Note, *, yes: bool = F
     read = profile.load(path or hosts.last_profile(project))
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     found = []
-    for host in hosts.hosts_of(read):
+    for host in hosts_of(read):
         told = host.call("unlock", {"by": by, "yes": yes}, on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
         ended = tuple(map(int, told["ended"]))
         if ended or told["healed"]:

@@ -95,6 +95,10 @@ class Transport(Protocol):
         """How long a working agent may say nothing, seconds, before the connection counts as lost; None for ever."""
         ...
 
+    def approach(self) -> None:
+        """Start to connect, and go on; `open` waits for it and tells what went wrong."""
+        ...
+
     def open(self, argv: Sequence[str]) -> Channel:
         """Run `argv`, connecting first if need be. Raises UnreachableError with what to do about it."""
         ...

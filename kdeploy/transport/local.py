@@ -101,6 +101,9 @@ class LocalTransport:
         """A process here cannot be cut off, only slow."""
         return
 
+    def approach(self) -> None:
+        """We are here."""
+
     def open(self, argv: Sequence[str]) -> Channel:
         """See Transport.open."""
         try:

@@ -5,6 +5,7 @@ Host keys are strict, passwords are never asked for, everything has a deadline.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 import threading
@@ -53,6 +54,7 @@ class SSHTransport:
         self._sudo = sudo
         self._where = where
         self._route: list[fabric.Connection] = []
+        self._work: _Connecting | None = None
 
     @property
     def host(self) -> str:
@@ -69,10 +71,14 @@ class SSHTransport:
         """How long a working agent may say nothing, seconds."""
         return SILENCE_S
 
+    def approach(self) -> None:
+        """See Transport.approach."""
+        with contextlib.suppress(UnreachableError):  # `open` finds it out again
+            self._work = self._work or self._start()
+
     def open(self, argv: Sequence[str]) -> Channel:
         """See Transport.open."""
         if not (self._route and self._route[-1].is_connected):
-            self.close()
             self._connect()
         try:
             opened = self._route[-1].transport.open_session(timeout=_OPENS_WITHIN_S)
@@ -85,23 +91,29 @@ class SSHTransport:
 
     def close(self) -> None:
         """See Transport.close."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.abandon()
         route, self._route = self._route, []
         for one in reversed(route):
             shut(one)
 
-    def _connect(self) -> None:
+    def _start(self) -> _Connecting:
         try:
-            settings = settle(self._way)
-            route = _route(settings)
+            work = _Connecting(_route(settle(self._way)))
         except UnreachableError as fault:
             raise self._told(fault) from fault
-        wait = settings.connect_s
-        work = _Connecting(route)
         work.start()
-        work.join(wait)
+        return work
+
+    def _connect(self) -> None:
+        work, self._work = self._work, None
+        self.close()
+        work = work or self._start()
+        work.join(work.within_s)
         if work.is_alive():
-            work.abandoned = True
-            raise self._told(faults.timeout(work.at, wait))
+            work.abandon()
+            raise self._told(faults.timeout(work.at, work.within_s))
         if work.fault is not None:
             raise self._told(work.fault) from work.fault
         self._route = work.made
@@ -120,9 +132,16 @@ class _Connecting(threading.Thread):
         super().__init__(daemon=True)
         self._route = route
         self.at = route[-1]
+        self.within_s = route[-1].connect_s
         self.made: list[fabric.Connection] = []
         self.fault: UnreachableError | None = None
-        self.abandoned = False
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Whatever comes of it is not wanted any more."""
+        self._abandoned = True
+        if not self.is_alive():
+            self._shut()
 
     def run(self) -> None:
         """Fill `made`, or `fault`."""
@@ -138,10 +157,13 @@ class _Connecting(threading.Thread):
                 self.fault = fault
             except Exception as fault:  # of paramiko, sockets, the key library: each means that we are not there
                 self.fault = faults.explain(fault, self.at, keys)
-            if self.abandoned or self.fault is not None:
-                for one in reversed(self.made):
-                    shut(one)
+            if self._abandoned or self.fault is not None:
+                self._shut()
                 return
+
+    def _shut(self) -> None:
+        for one in reversed(self.made):
+            shut(one)
 
 
 def _route(target: Settings, depth: int = 0) -> list[Settings]:
