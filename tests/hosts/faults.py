@@ -55,8 +55,8 @@ def operator_lost(way: str, moment: str) -> Fault:
         if moment not in TURNS:
             strike()
         if way == "dead":
-            ground.abandon(child)
             _wait(lambda: wire.dead, moment)
+            ground.abandon(child)
             return
         told, _ = child.communicate(timeout=90)
         allowed = {"killed": (-9, 0), "cut": (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.GATE)}[way]

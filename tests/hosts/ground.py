@@ -27,6 +27,7 @@ class Ground:
     live: str = "one"
     next: str = "one"
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _deaf: set[int] = field(default_factory=set)
     _waiting: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @classmethod
@@ -59,8 +60,12 @@ class Ground:
         return self.operator.profile(f"wired-{wire.port}", [f"{self.next}/1.0.0"], host=f"wire-{wire.port}")
 
     def abandon(self, child: subprocess.Popen[str]) -> None:
-        """Leave an operator at a dead wire; `close` insists that it has found out."""
+        """Leave an operator at a dead wire; `close` insists that it has found out.
+
+        An agent that waits there for the next request is no stray: it holds nothing, and ends when TCP gives up.
+        """
         self._waiting.append(child)
+        self._deaf |= {one.pid for one in self._ours() if one.command[-1] == "session"}
 
     def crash_at(self, line: str | None, guardian: bool = False) -> None:
         """From the next login on, the agent's runner is killed when it has written `line` (its guardian as well)."""
@@ -107,7 +112,8 @@ class Ground:
 
     def strays(self) -> list[Process]:
         """Our processes that belong to no unit of the service."""
-        return [one for one in self._ours() if not one.unit.startswith(f"kdeploy-{SERVICE}-")]
+        foreign = [one for one in self._ours() if not one.unit.startswith(f"kdeploy-{SERVICE}-")]
+        return [one for one in foreign if one.pid not in self._deaf]
 
     def close(self) -> None:
         """End it all; insists that operators at dead wires have ended, and said why."""

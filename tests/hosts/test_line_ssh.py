@@ -21,7 +21,7 @@ from tests import making
 from tests.conftest import MACHINE_ROOT, REPOSITORY
 from tests.test_line import BENIGN, GARBLE, World
 
-from .bed import SSH_PORT, Bed, Host
+from .bed import Bed, Host
 from .fleet import Home
 
 pytestmark = pytest.mark.server
@@ -38,8 +38,7 @@ class Box(World):
         self.environment["KDEPLOY_SSH_CONFIG"] = str(host.home / ".ssh/config")
         self.home_there = Home(host, "local")
         self.public = host.free_port()
-        ssh = {"address": host.address, "port": SSH_PORT, "user": "root", "key": str(host.home / ".ssh/id_ed25519")}
-        hosts = {"hosts": {"box": {"ssh": ssh, "root": "/opt/kdeploy"}}}
+        hosts = {"hosts": {"box": {"ssh": {"address": host.name}, "root": "/opt/kdeploy"}}}
         (self.project / "profiles/hosts.yaml").write_text(yaml.safe_dump(hosts))
         serve = {
             "host": host.address, "port": self.public, "private-port": host.free_port(), "front": "socket",
