@@ -119,6 +119,15 @@ def test_a_child_left_on_the_port_goes_too(rig: Any) -> None:
     rig.serves(rig.apply("two"))
 
 
+def test_a_front_that_only_systemd_has_is_refused_before_anything_stops(rig: Any) -> None:
+    before = rig.apply("one")
+    assert rig.receive("two").ok
+    answer, _ = begin(rig, rig.release("two", front="socket"))
+    assert answer.ok["state"] == "ROLLED_BACK" and answer.ok["note"] == "nothing was stopped"
+    assert "the front 'socket' needs systemd" in answer.ok["reason"]
+    rig.serves(before)
+
+
 def test_a_stranger_on_a_port_stops_nothing(rig: Any) -> None:
     before = rig.apply("one")
     assert rig.receive("two").ok
@@ -197,6 +206,21 @@ def test_a_dead_live_server_is_begun_again(rig: Any) -> None:
     _, order = begin(rig, release)
     assert rig.decide(order).ok["state"] == "CONFIRMED"
     rig.serves(release)
+
+
+def test_what_was_stopped_stays_stopped_when_a_change_is_rejected(rig: Any) -> None:
+    before = rig.apply("one")
+    assert rig.agent("stop", {"by": "tester"}).ok
+    assert rig.receive("two").ok
+    answer, _ = begin(rig, rig.release("two", STANDIN="die"))
+    assert answer.ok["state"] == "ROLLED_BACK" and "stays stopped" in answer.ok["note"]
+    rig.stopped()
+    assert (rig.layout.live(), rig.layout.good()) == (before["id"], before["id"])
+    _, order = begin(rig, before)
+    assert rig.decide(order).ok["state"] == "CONFIRMED"
+    answer, _ = begin(rig, rig.release("two", STANDIN="die"))  # the stop is over: it goes back to what serves
+    assert answer.ok["state"] == "ROLLED_BACK"
+    rig.serves(before)
 
 
 def test_without_a_front_clients_use_the_servers_port(rig: Any) -> None:
