@@ -6,16 +6,17 @@ Their output is in the journal. It is read by invocation: a release's log begins
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import time
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Set
 
-from kdeploy_agent import detach, draining, files, processes, systemctl, unit_files
+from kdeploy_agent import detach, draining, files, probe, processes, systemctl, unit_files
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
-from kdeploy_agent.units import RESTARTS, WINDOW_S, Spec, Status, Units, banner
+from kdeploy_agent.units import NAMES, RESTARTS, WINDOW_S, Spec, Status, Units, banner
 
 _KILLED = "2"  # ExecMainCode, as waitid tells it: 1 exited, 2 killed, 3 dumped
 _DUMPED = "3"
@@ -159,16 +160,36 @@ class Systemd(Units):
             systemctl.reset(*units)
         processes.send(super().members(name), 15)  # an agent without systemd had started these
 
-    def _write(self, spec: Spec, restart: bool) -> None:
+    def drift(self) -> List[Dict[str, str]]:
+        """See Units: the files of what runs now and of what brings it back after a reboot, and what overrides them."""
+        live = self._layout.live()
+        wanted: Dict[Path, str] = {}
+        for spec in filter(None, (Spec.read(self.path(name, "json")) for name in NAMES)):
+            texts = self._texts(spec, restart=self._layout.good() == spec.release)
+            wanted.update({systemctl.RUNTIME / unit: text for unit, text in texts.items()})
+        if wanted:  # nothing of ours runs where an adopted server does, and nothing was to survive then
+            boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+            wanted[systemctl.PERSISTENT / self._names.boot] = boot
+        found = [told for path, text in wanted.items() for told in _compare(path, text)]
+        enabled = systemctl.enabled(self._names.boot) if wanted and live else "enabled"
+        if enabled != "enabled":
+            fix = f"systemctl enable {self._names.boot}"
+            found.append({"what": self._names.boot, "expected": "enabled", "found": enabled or "unknown", "fix": fix})
+        return found
+
+    def _texts(self, spec: Spec, restart: bool) -> Dict[str, str]:
+        """The unit files of a spec, by name."""
         layout, names = self._layout, self._names
         if spec.listen:
-            written = {
+            return {
                 names.unit(spec.name): unit_files.proxy(layout, spec),
                 names.socket: unit_files.socket(layout, spec),
             }
-        else:
-            run = self._agent("exec", spec.name)
-            written = {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment(), restart)}
+        run = self._agent("exec", spec.name)
+        return {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment(), restart)}
+
+    def _write(self, spec: Spec, restart: bool) -> None:
+        written = self._texts(spec, restart)
         for unit, text in written.items():
             _write(systemctl.RUNTIME / unit, text)
         systemctl.reload()
@@ -228,6 +249,29 @@ def _note(shown: Dict[str, str], refused: str, gave_up: bool) -> str:
         if gave_up
         else f"{ended}; not restarted"
     )
+
+
+def _compare(path: Path, wanted: str) -> List[Dict[str, str]]:
+    """How a unit file differs from what it should be, line by line, and what overrides it."""
+    fix = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew"
+    text = _read(path)
+    if not text:
+        return [{"what": str(path), "expected": "the unit that kdeploy wrote", "found": "nothing", "fix": fix}]
+    ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (wanted, text))
+    missing = [line for line in ours if line not in theirs]
+    added = [line for line in theirs if line not in ours]
+    found = []
+    if missing or added:
+        told = ["; ".join(probe.mask(line) for line in lines) or "nothing more" for lines in (missing, added)]
+        found.append({"what": str(path), "expected": told[0], "found": told[1], "fix": fix})
+    more = systemctl.show(path.name).get("DropInPaths")
+    if more:
+        fix = f"systemctl revert {path.name}, or say it in the profile"
+        found.append({"what": str(path), "expected": "nothing that overrides it", "found": more, "fix": fix})
+    return found
+
+
+_AGENT = re.compile(r"agent-[0-9a-f]+\.pyz")  # whichever agent wrote it
 
 
 def _ended(shown: Dict[str, str]) -> str:
