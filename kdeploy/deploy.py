@@ -70,12 +70,12 @@ class Outcome:
     """Proofs that ran on the host."""
 
 
-def facts(host: Host, tree: str | None, documents: str | None = None) -> Facts:
-    """What the host says of itself; `tree` has every file's sha256 compared.
+def facts(host: Host, tree: str | None, documents: str | None = None, *, manifest: str | None = None) -> Facts:
+    """What the host says of itself; `tree` has every file's sha256 compared, with `manifest` or what a release says.
 
     `documents` (`current`, `previous`, or how a known-good's id begins) brings those releases along.
     """
-    return Facts.read(host.call("facts", {"rehash": tree, "documents": documents}, timeout_s=120))
+    return Facts.read(host.call("facts", {"rehash": tree, "manifest": manifest, "documents": documents}, timeout_s=120))
 
 
 def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> Outcome:

@@ -144,6 +144,7 @@ def test_proofs_on_a_host(hosts: Hosts, home: Path) -> None:
     assert (proof["red"]["status"], proof["green"]["status"], proof["cached"]) == (3, 0, False)
     assert proof["green"]["says"] == "half is True"
     assert len(list((home / "root/small/trees").iterdir())) == 2  # pristine and patched
+    assert "push" not in hosts.run("prove", profile).stderr  # a tree that is there is there, also before its release is
     assert hosts.json("prove", profile)["proofs"][0]["cached"] is True
     assert hosts.json("prove", profile, "--again")["proofs"][0]["cached"] is False
     (site,) = hosts.venv.glob("lib/python*/site-packages")

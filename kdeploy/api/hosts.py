@@ -52,7 +52,7 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     plans, changes = {}, {}
     if not offline:
         for host in hosts_of(declared.profile):
-            known = deploy.facts(host, made.tree, "current")
+            known = deploy.facts(host, made.tree, "current", manifest=made.manifest)
             plans[host.name] = plan.make(known, made, values)
             changes[host.name] = _changes(host, known, made, values)
     return Planned(staged, report, made, plans, changes, staging.diff(staged.stage) if diff else None)
@@ -94,7 +94,7 @@ def apply(path: Path, note: Note) -> Applied:
         made = make_release(staged)
         outcomes = []
         for host in hosts:
-            known = deploy.facts(host, made.tree)
+            known = deploy.facts(host, made.tree, manifest=made.manifest)
             steps = plan.make(known, made, values)
             goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
             with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):

@@ -25,7 +25,7 @@ def prove(path: Path, note: Note, *, again: bool = False) -> tuple[Staged, tuple
     made = hosts.make_release(staged)
     proven: list[Proven] = []
     for host in hosts_of(read):
-        known = deploy.facts(host, made.tree)
+        known = deploy.facts(host, made.tree, manifest=made.manifest)
         deploy.bring(host, plan.make(known, made), known, hosts.goal_of(read, made, staged), note)
         proven += proving.on_host(host, staged.stage, made, note, again=again)
     return staged, tuple(proven)

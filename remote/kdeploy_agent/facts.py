@@ -23,8 +23,9 @@ _ANSWERS_WITHIN_S = 2.0
 def facts(call: Call) -> Dict[str, Any]:
     """Verb: the host, its disk and runtimes, and the state of the service.
 
-    `rehash` (a tree) checks its files too, and whether what serves answers. `documents` (`current`, `previous` or the
-    beginning of a known-good's id) adds what `evidence` says of these releases, but for transcript and verdict.
+    `rehash` (a tree) checks its files too, by `manifest` or by what the releases here say, and whether what serves
+    answers. `documents` (`current`, `previous` or the beginning of a known-good's id) adds what `evidence` says of
+    these releases, but for transcript and verdict.
     """
     layout = call.layout
     space = files.free_space(layout.root)
@@ -38,7 +39,7 @@ def facts(call: Call) -> Dict[str, Any]:
         "root": str(layout.root),
         "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
         "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
-        "service": _service(layout, call.request.get("rehash")),
+        "service": _service(layout, call.request.get("rehash"), call.request.get("manifest")),
         "documents": {name: _document(layout, name) for name in _named(layout, call.request.get("documents"))},
     }
 
@@ -99,7 +100,7 @@ def present(layout: Layout, document: Dict[str, Any]) -> bool:
     return layout.tree(document["tree"]).is_dir()
 
 
-def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
+def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> Dict[str, Any]:
     keeper = units.of(layout)
     held = locking.holder(layout.lock)
     last = Journal(layout.journal).last()
@@ -115,7 +116,7 @@ def _service(layout: Layout, rehash: Optional[str]) -> Dict[str, Any]:
         "lock": held,
         "secrets": secrets.digests(layout),
         "units": {name: dataclasses.asdict(keeper.status(name)) for name in ("server", "front")},
-        "rehash": _rehash(layout, rehash) if rehash and _here(layout, rehash) else None,
+        "rehash": _rehash(layout, rehash, declared) if rehash and _here(layout, rehash) else None,
         "answers": _answers(layout, server.release) if rehash and server.alive else None,
     }
 
@@ -150,17 +151,22 @@ def _here(layout: Layout, tree: str) -> bool:
     return layout.tree(tree).is_dir() or any(one["tree"] == tree for one in adopted.on(layout))
 
 
-def _rehash(layout: Layout, tree: str) -> Dict[str, Any]:
+def _rehash(layout: Layout, tree: str, declared: Optional[str]) -> Dict[str, Any]:
+    """Every file of a tree compared: with the manifest that was `declared`, else with what the releases here say."""
     for document in adopted.on(layout):
         if document["tree"] == tree:
             wrong, count = adopted.changed_files(layout, document)
             detail = f"{len(wrong)} files changed: {wrong[0]}" if wrong else f"{count} files are what they were"
             return {"ok": not wrong, "detail": detail}
-    manifests = {
-        document["manifest"]
-        for document in (serving.find_release(layout, name) for name in _names(layout.releases))
-        if document and document["tree"] == tree
-    }
+    manifests = (
+        {declared}
+        if declared
+        else {
+            document["manifest"]
+            for document in (serving.find_release(layout, name) for name in _names(layout.releases))
+            if document and document["tree"] == tree
+        }
+    )
     if len(manifests) != 1:
         return {"ok": False, "detail": f"no release here says what tree {tree} must contain"}
     try:
