@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kdeploy.errors import ExitCode
 
+from .fleet import SERVICE
 from .ground import TERMINAL, Ground
 
 Fault = Callable[[Ground], None]
@@ -18,9 +21,9 @@ BACK = ["ROLLING_BACK:intent", "ROLLING_BACK:done", "ROLLED_BACK:done"]
 """Every line a transaction writes into the journal, forward and back."""
 
 
-TURNS = {"connecting": 1, "logging-in": 5, "asking-for-facts": 8, "pushing": 9, "deciding": 10}
-"""Moments of an apply that has what it needs from the operator: turns of the wire. `pushing` has precheck and begin in
-it: they are sent ahead."""
+MOMENTS = ("connecting", "logging-in", "asking-for-facts", "pushing", "deciding")
+"""When an apply has what it needs from the operator: turns of the wire (Ground.turns). `pushing` has precheck and begin
+in it: they are sent ahead."""
 
 
 def operator_lost(way: str, moment: str) -> Fault:
@@ -42,17 +45,17 @@ def operator_lost(way: str, moment: str) -> Fault:
                 wire.die()
 
         trees = ground.home.trees()
-        if moment in TURNS:
-            wire.watch = lambda turn: strike() if turn == TURNS[moment] else None
+        if moment in MOMENTS:
+            wire.watch = lambda turn: strike() if turn == ground.turns[moment] else None
         child = ground.operator.start("apply", ground.over(wire))
         children.append(child)
         if moment == "received":
             _wait(lambda: ground.home.trees() != trees, moment)
         elif moment == "prechecking":
             _wait(ground.prechecking, moment)
-        elif moment not in TURNS:
+        elif moment not in MOMENTS:
             ground.home.wait_for(moment, seen)
-        if moment not in TURNS:
+        if moment not in MOMENTS:
             strike()
         if way == "dead":
             _wait(lambda: wire.dead, moment)
@@ -61,7 +64,7 @@ def operator_lost(way: str, moment: str) -> Fault:
         told, _ = child.communicate(timeout=90)
         allowed = {"killed": (-9, 0), "cut": (ExitCode.OK, ExitCode.UNREACHABLE, ExitCode.GATE)}[way]
         assert child.returncode in allowed, f"exit {child.returncode}\n{told}"
-        assert wire.turns >= TURNS.get(moment, 0), f"there were {wire.turns} turns only\n{told}"
+        assert wire.turns >= ground.turns.get(moment, 0), f"there were {wire.turns} turns only\n{told}"
 
     return fault
 
@@ -157,6 +160,32 @@ def disk_read_only(ground: Ground) -> None:
         _remount(ground, "rw")
 
 
+def bundle_garbled(ground: Ground) -> None:
+    """What is pushed is damaged, cut short or nothing at all: it is refused, and nothing of it is placed."""
+    told = json.loads(ground.operator.run("stage", f"profiles/{ground.next}.yaml", "--json"))["result"]
+    stamped = {key: told["tree"][key] for key in ("tree", "commit", "manifest")}
+    bundle = _git(Path(told["folder"]), "bundle", "create", "-q", "-", "HEAD")
+    request = {"protocol": 1, "root": "/opt/kdeploy", "service": SERVICE, **stamped}
+    line = json.dumps(request).encode() + b"\n"
+    (agent,) = (ground.host.kdeploy / "agent").glob("agent-*.pyz")
+    middle = len(bundle) // 2
+    flipped = bundle[:middle] + bytes([bundle[middle] ^ 1]) + bundle[middle + 1 :]
+    for payload in (flipped, bundle[:-20], bundle[:middle], b"garbage\n" * 9, b""):
+        done = ground.host.ssh(f"python3 /opt/kdeploy/agent/{agent.name} receive", stdin=line + payload)
+        answer = json.loads(done.stdout.splitlines()[-1])
+        assert done.returncode == 1 and answer["error"]["kind"] in ("integrity", "fault"), answer
+        assert stamped["tree"] not in ground.home.trees()
+
+
+def wire_garbles(ground: Ground) -> None:
+    """One bit of what is pushed is flipped on the way: SSH notices, and nothing of it arrives."""
+    wire = ground.wire()
+    wire.flip_at = ground.turns["pushing"]
+    told, _ = (child := ground.operator.start("apply", ground.over(wire))).communicate(timeout=90)
+    assert child.returncode in (ExitCode.OK, ExitCode.UNREACHABLE), f"exit {child.returncode}\n{told}"
+    assert wire.flipped
+
+
 def clock_wrong(seconds: float) -> Fault:
     """The operator's clock is wrong: nothing depends on it."""
 
@@ -172,6 +201,10 @@ def two_operators(ground: Ground) -> None:
     ends = [(*child.communicate(timeout=90), child.returncode) for child in children]
     codes = sorted(end[-1] for end in ends)
     assert codes in ([ExitCode.OK, ExitCode.OK], [ExitCode.OK, ExitCode.LOCKED]), ends
+
+
+def _git(folder: Path, *words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True).stdout
 
 
 def _profile(ground: Ground, line: str) -> str:

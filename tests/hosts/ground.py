@@ -26,6 +26,7 @@ class Ground:
     home: Home
     live: str = "one"
     next: str = "one"
+    turns: dict[str, int] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _deaf: set[int] = field(default_factory=set)
     _waiting: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Ground:
             ground = cls(host, Operator(folder, host), Home(host), _stack=stack)
             ground.operator.run("apply", "profiles/one.yaml")
             ground.settles(None)
+            ground._learn()
             stack.push(undo.pop_all())
         return ground
 
@@ -46,6 +48,25 @@ class Ground:
         """Declare the release that the host is taken to next: one it has never had, so that there is a push."""
         self.next = f"number-{len(list(self.operator.project.glob('profiles/number-*')))}"
         self.operator.release(self.next)
+
+    def _learn(self) -> None:
+        """Find out by one apply in which turn of the wire each thing is asked."""
+        self.step()
+        wire, seen, trees = self.wire(), len(self.home.journal()), self.home.trees()
+        at: dict[int, float] = {}
+        wire.watch = lambda turn: at.setdefault(turn, time.time()) and None
+        self.operator.run("apply", self.over(wire))
+        (placed,) = self.home.trees() - trees
+        probed = next(
+            line["at"] for line in self.home.journal()[seen:] if line["state"] == "PROBED" and line["phase"] == "done"
+        )
+        pushing = max(turn for turn, when in at.items() if when < (self.home.path / "trees" / placed).stat().st_mtime)
+        deciding = min(turn for turn, when in at.items() if when > probed)
+        self.turns = {
+            "connecting": 1, "logging-in": 5, "asking-for-facts": pushing - 1, "pushing": pushing, "deciding": deciding
+        }  # fmt: skip
+        self.settles(None)
+        self.live = self.next
 
     def wire(self) -> Wire:
         """A new wire to the host's sshd."""

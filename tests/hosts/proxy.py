@@ -23,6 +23,9 @@ class Wire:
     target: tuple[str, int]
     delay_s: float = 0.0
     watch: Callable[[int], None] = lambda turn: None
+    flip_at: int = 0
+    """The turn in whose first bytes one bit is flipped; none when 0."""
+    flipped: bool = False
     port: int = 0
     connections: int = 0
     turns: int = 0
@@ -96,6 +99,8 @@ class Wire:
                 if up and not last[0]:
                     self.turns += 1
                     self.watch(self.turns)
+                    if self.turns == self.flip_at:
+                        data, self.flipped = data[:-1] + bytes([data[-1] ^ 1]), True
                 last[0] = up
                 if up:
                     self.up += len(data)

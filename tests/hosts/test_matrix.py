@@ -17,14 +17,14 @@ import pytest
 
 from . import faults
 from .bed import AT_ONCE, Bed
-from .faults import BACK, FORWARD, LINES, TURNS, Fault
+from .faults import BACK, FORWARD, LINES, MOMENTS, Fault
 from .ground import Ground
 
 CELLS: dict[str, Fault] = {
     **{
         f"operator-{way}-at-{moment}": faults.operator_lost(way, moment)
         for way in ("killed", "cut", "dead")
-        for moment in (*TURNS, "received", "prechecking", "PREPARED:intent", *(f"{one}:done" for one in FORWARD))
+        for moment in (*MOMENTS, "received", "prechecking", "PREPARED:intent", *(f"{one}:done" for one in FORWARD))
     },
     **{f"runner-killed-at-{line}": faults.agent_killed(line, False) for line in (*LINES, *BACK)},
     **{f"guardian-killed-too-at-{line}": faults.agent_killed(line, True) for line in (*LINES, *BACK)},
@@ -32,6 +32,8 @@ CELLS: dict[str, Fault] = {
     "disk-full-before": faults.disk_full(None),
     **{f"disk-full-from-{line}": faults.disk_full(line) for line in ("PREPARED:done", "CANDIDATE:done", "PROBED:done")},
     "disk-read-only": faults.disk_read_only,
+    "bundle-garbled": faults.bundle_garbled,
+    "wire-garbles": faults.wire_garbles,
     "clock-ahead": faults.clock_wrong(3600),
     "clock-behind": faults.clock_wrong(-3600),
     "two-operators": faults.two_operators,
