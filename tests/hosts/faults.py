@@ -59,6 +59,13 @@ def operator_lost(way: str, moment: str) -> Fault:
             strike()
         if way == "dead":
             _wait(lambda: wire.dead, moment)
+            if moment in (
+                "received",
+                "prechecking",
+            ):  # `begin` was sent ahead: it comes, unless silence is noticed first
+                end = time.monotonic() + 25
+                while len(ground.home.journal()) == seen and time.monotonic() < end:
+                    time.sleep(0.02)
             ground.abandon(child)
             return
         told, _ = child.communicate(timeout=90)
