@@ -114,7 +114,7 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
             "[Unit]",
             f"Description={_plain(f'kdeploy service {layout.service}: serve again what was proven')}",
             "Wants=network-online.target",
-            "After=network-online.target nvidia-persistenced.service nvidia-fabricmanager.service",
+            "After=network-online.target remote-fs.target nvidia-persistenced.service nvidia-fabricmanager.service",
             f"After={' '.join(Names(layout.service).kept)}",  # so it ends before them
             f"RequiresMountsFor={word(str(layout.root))}",
             f"ConditionPathExists={_plain(str(layout.journal))}",

@@ -179,7 +179,7 @@ class Units(abc.ABC):
 
     def _keep(self, spec: Spec) -> None:
         """Store the spec of a unit that is about to start, and how much of the GPUs is in use without it."""
-        if spec.tree:  # a server; a front uses no GPU
+        if spec.name == "server":  # a front uses no GPU
             spec = dataclasses.replace(spec, gpu_mib=memory.used())
         files.write(self.path(spec.name, "json"), files.canonical(dataclasses.asdict(spec)))
 
