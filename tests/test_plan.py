@@ -18,7 +18,8 @@ OTHER = "0123456789ab"
 UNIT = {"alive": True, "pid": 7, "since": 1.0, "release": RELEASE.id}
 
 RIGHT: dict[str, Any] = {
-    "hostname": "h", "python": "3.11.7", "root": "/r", "git": "2.39.5", "disk": {"bytes": 1, "inodes": 1}, "runtimes": ["abc"],
+    "hostname": "h", "python": "3.11.7", "root": "/r", "git": "2.39.5",
+    "disk": {"bytes": 1, "inodes": 1}, "runtimes": ["abc"],
     "service": {
         "current": RELEASE.id, "known_good": RELEASE.id, "known_goods": [RELEASE.id], "releases": [RELEASE.id],
         "trees": [RELEASE.tree], "commits": [RELEASE.commit], "lock": None,

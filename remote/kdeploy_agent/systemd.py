@@ -6,14 +6,13 @@ Their output is in the journal. It is read by invocation: a release's log begins
 from __future__ import annotations
 
 import os
-import re
 import select
 import subprocess
 import time
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Set
 
-from kdeploy_agent import detach, draining, files, probe, processes, systemctl, unit_files
+from kdeploy_agent import detach, draining, files, processes, systemctl, unit_drift, unit_files
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.layout import Layout
 from kdeploy_agent.units import NAMES, RESTARTS, WINDOW_S, Spec, Status, Units, banner
@@ -162,20 +161,15 @@ class Systemd(Units):
 
     def drift(self) -> List[Dict[str, str]]:
         """See Units: the files of what runs now and of what brings it back after a reboot, and what overrides them."""
-        live = self._layout.live()
         wanted: Dict[Path, str] = {}
         for spec in filter(None, (Spec.read(self.path(name, "json")) for name in NAMES)):
             texts = self._texts(spec, restart=self._layout.good() == spec.release)
             wanted.update({systemctl.RUNTIME / unit: text for unit, text in texts.items()})
-        if wanted:  # nothing of ours runs where an adopted server does, and nothing was to survive then
-            boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
-            wanted[systemctl.PERSISTENT / self._names.boot] = boot
-        found = [told for path, text in wanted.items() for told in _compare(path, text)]
-        enabled = systemctl.enabled(self._names.boot) if wanted and live else "enabled"
-        if enabled != "enabled":
-            fix = f"systemctl enable {self._names.boot}"
-            found.append({"what": self._names.boot, "expected": "enabled", "found": enabled or "unknown", "fix": fix})
-        return found
+        if not wanted:  # nothing of ours runs where an adopted server does, and nothing is to come back
+            return []
+        boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+        wanted[systemctl.PERSISTENT / self._names.boot] = boot
+        return [*unit_drift.compare(wanted), *unit_drift.enabled(self._names.boot)]
 
     def _texts(self, spec: Spec, restart: bool) -> Dict[str, str]:
         """The unit files of a spec, by name."""
@@ -249,29 +243,6 @@ def _note(shown: Dict[str, str], refused: str, gave_up: bool) -> str:
         if gave_up
         else f"{ended}; not restarted"
     )
-
-
-def _compare(path: Path, wanted: str) -> List[Dict[str, str]]:
-    """How a unit file differs from what it should be, line by line, and what overrides it."""
-    fix = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew"
-    text = _read(path)
-    if not text:
-        return [{"what": str(path), "expected": "the unit that kdeploy wrote", "found": "nothing", "fix": fix}]
-    ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (wanted, text))
-    missing = [line for line in ours if line not in theirs]
-    added = [line for line in theirs if line not in ours]
-    found = []
-    if missing or added:
-        told = ["; ".join(probe.mask(line) for line in lines) or "nothing more" for lines in (missing, added)]
-        found.append({"what": str(path), "expected": told[0], "found": told[1], "fix": fix})
-    more = systemctl.show(path.name).get("DropInPaths")
-    if more:
-        fix = f"systemctl revert {path.name}, or say it in the profile"
-        found.append({"what": str(path), "expected": "nothing that overrides it", "found": more, "fix": fix})
-    return found
-
-
-_AGENT = re.compile(r"agent-[0-9a-f]+\.pyz")  # whichever agent wrote it
 
 
 def _ended(shown: Dict[str, str]) -> str:

@@ -207,10 +207,10 @@ def test_another_users_server(rig: Rig) -> None:
 
 
 def test_secret_flags_are_not_shown() -> None:
-    from kdeploy_agent.adopt import _shown
+    from kdeploy_agent.found import shown
 
     words = ["--api-key", "k1", "--port", "1", "--admin-api-key=k2", "--hf-token", "k3", "--tokenizer-path", "/t"]
-    assert _shown(words) == [
+    assert shown(words) == [
         "--api-key", "***", "--port", "1", "--admin-api-key=***", "--hf-token", "***", "--tokenizer-path", "/t",
     ]  # fmt: skip
 
