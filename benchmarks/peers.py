@@ -10,11 +10,15 @@ The work is the same for all, on the tree of SGLang 0.5.11 (2,536 files, 35 MB):
     unchanged  the same again
     rollback   the first release is made current again
 
-kdeploy runs whole: `kdeploy apply` and `kdeploy rollback`, with a server. The others start none, so two spans that the
-host's journal tells are taken off kdeploy's time: CANDIDATE (launch of the server until its first answer) and PROBED
-(the gate's questions). Everything else counts: the connection, facts, push, checkout, hashing, precheck, stopping the
-old server, the verdict's trip, opening the port, confirming. The server is a stand-in, so that it starts in a second;
-of the CPU seconds on the host, those of its units are left out. After each run the live tree is compared by the bench.
+kdeploy runs whole: `kdeploy apply` and `kdeploy rollback`, with a server behind systemd's socket. The others start none,
+so the spans of serving that the host's journal tells stand in columns of their own, and are not in `wall`:
+
+    start      CANDIDATE and PROBED: the server's launch until its first answer, and the gate's questions
+    serve      DRAINED and OPEN: the old server's stop, and the opening of the public port
+
+Everything else is in `wall`: the connection, facts, push, checkout, every hashing, the import in precheck, the verdict's
+trip, confirming. `x tar` compares it; `with` adds `serve`. The server is a stand-in that starts in a second; CPU seconds
+of its units are left out of those on the host. After each run the bench compares the live tree itself.
 """
 
 from __future__ import annotations
@@ -61,9 +65,11 @@ FINISH = f"(cd releases/$rel && {CHECK}) && {SWITCH}"
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: seconds, what went over the wire, CPU seconds here and there, peak memory here in MB."""
+    """One run: seconds by kind, what went over the wire, CPU seconds here and there, peak memory here in MB."""
 
     seconds: float
+    start: float
+    serve: float
     turns: int
     connections: int
     up: int
@@ -123,9 +129,9 @@ class Peer:
         """Do one piece of `WORK`."""
         raise NotImplementedError
 
-    def spared(self) -> tuple[float, float]:
-        """Wall and CPU seconds of the last run that are not its work."""
-        return 0.0, 0.0
+    def serving(self) -> tuple[float, float, float]:
+        """Of the last run: seconds of starting and of serving, and CPU seconds of the server."""
+        return 0.0, 0.0, 0.0
 
     def live(self) -> Path:
         """The tree that is current, as seen from here."""
@@ -328,13 +334,14 @@ class Kdeploy(Peer):
         told = self.kdeploy("rollback" if work == "rollback" else "apply", f"profiles/{RELEASE[work]}.yaml")
         assert ("nothing to do" in told) == (work == "unchanged"), told
 
-    def spared(self) -> tuple[float, float]:
-        """See Peer.spared: the server's start and the gate's questions."""
+    def serving(self) -> tuple[float, float, float]:
+        """See Peer.serving."""
         at = {(line["state"], line["phase"]): line["at"] for line in self.home.journal()[self._seen :]}
-        wall = sum(
-            at[state, "done"] - at[state, "intent"] for state in ("CANDIDATE", "PROBED") if (state, "done") in at
-        )
-        return wall, self._units()
+
+        def span(*states: str) -> float:
+            return sum(at[state, "done"] - at[state, "intent"] for state in states if (state, "done") in at)
+
+        return span("CANDIDATE", "PROBED"), span("DRAINED", "OPEN"), self._units()
 
     def live(self) -> Path:
         """See Peer.live."""
@@ -379,9 +386,9 @@ def measure(peer: Peer, work: str) -> Sample:
     seconds = time.monotonic() - started
     wire, there = ground.wire, _cpu(ground.host.cgroup) - before
     sample = (wire.turns, wire.connections, wire.up, peer.cpu, there, peer.memory)
-    wall, cpu = peer.spared()
+    start, serve, cpu = peer.serving()
     _check(peer, work)
-    return Sample(seconds - wall, *sample[:4], there - cpu, sample[5])
+    return Sample(seconds - start - serve, start, serve, *sample[:4], there - cpu, sample[5])
 
 
 def _check(peer: Peer, work: str) -> None:
@@ -412,16 +419,17 @@ def compare(peers: Sequence[Peer], rounds: int) -> dict[str, list[Sample]]:
 
 def table(samples: dict[str, list[Sample]]) -> str:
     """Medians, and how many times the floor's wall time each took."""
-    lines = [
-        f"{'':20} {'wall s':>7} {'x tar':>6} {'turns':>5} {'conn':>4} {'up kB':>8} {'cpu here':>8} {'there':>6} MB"
-    ]
+    titles = ("", "wall s", "x tar", "serve s", "with", "start s", "turns", "conn", "up kB", "cpu here", "there", "MB")
+    form = "{:19} {:>7} {:>6} {:>7} {:>6} {:>7} {:>5} {:>4} {:>8} {:>8} {:>6} {:>4}"
+    lines = [form.format(*titles)]
     for name, runs in sorted(samples.items(), key=lambda item: WORK.index(item[0].split()[0])):
-        middle = Sample(*(statistics.median(column) for column in zip(*map(astuple, runs), strict=True)))
-        floor = statistics.median(one.seconds for one in samples[f"{name.split()[0]} tar"])
+        one = Sample(*(statistics.median(column) for column in zip(*map(astuple, runs), strict=True)))
+        floor = statistics.median(run.seconds for run in samples[f"{name.split()[0]} tar"])
+        ratio, whole = one.seconds / floor, (one.seconds + one.serve) / floor
+        wall = f"{one.seconds:.2f}", f"{ratio:.2f}", f"{one.serve:.2f}", f"{whole:.2f}", f"{one.start:.2f}"
+        cpu = f"{one.cpu_here:.2f}", f"{one.cpu_there:.2f}", f"{one.memory:.0f}"
         lines.append(
-            f"{name:20} {middle.seconds:7.2f} {middle.seconds / floor:6.2f} {middle.turns:5.0f} "
-            f"{middle.connections:4.0f} {middle.up / 1e3:8.1f} {middle.cpu_here:8.2f} {middle.cpu_there:6.2f} "
-            f"{middle.memory:.0f}"
+            form.format(name, *wall, f"{one.turns:.0f}", f"{one.connections:.0f}", f"{one.up / 1e3:.1f}", *cpu)
         )
     return "\n".join(lines)
 
