@@ -10,15 +10,15 @@ The work is the same for all, on the tree of SGLang 0.5.11 (2,536 files, 35 MB):
     unchanged  the same again
     rollback   the first release is made current again
 
-kdeploy runs whole: `kdeploy apply` and `kdeploy rollback`, with a server behind systemd's socket. The others start none,
-so the spans of serving that the host's journal tells stand in columns of their own, and are not in `wall`:
+kdeploy runs whole: `kdeploy apply` and `kdeploy rollback`, with a server behind systemd's socket. The others start
+none, so the spans of serving that the host's journal tells stand in columns of their own and are not in `wall`:
 
     start      CANDIDATE and PROBED: the server's launch until its first answer, and the gate's questions
     serve      DRAINED and OPEN: the old server's stop, and the opening of the public port
 
-Everything else is in `wall`: the connection, facts, push, checkout, every hashing, the import in precheck, the verdict's
-trip, confirming. `x tar` compares it; `with` adds `serve`. The server is a stand-in that starts in a second; CPU seconds
-of its units are left out of those on the host. After each run the bench compares the live tree itself.
+Everything else is in `wall`: the connection, facts, push, checkout, every hashing, the import in precheck, the
+verdict's trip, confirming. `x tar` compares it; `with` adds `serve`. The server is a stand-in that starts in a second;
+CPU seconds of its units are left out of those on the host. After each run the bench compares the live tree itself.
 """
 
 from __future__ import annotations
