@@ -28,6 +28,7 @@ class Ground:
     next: str = "one"
     turns: dict[str, int] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _abandoned: bool = False
     _deaf: set[int] = field(default_factory=set)
     _waiting: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ class Ground:
         An agent that waits there for the next request is no stray: it holds nothing, and ends when TCP gives up.
         """
         self._waiting.append(child)
-        self._deaf |= {one.pid for one in self._ours() if one.command[-1] == "session"}
+        self._abandoned = True
 
     def crash_at(self, line: str | None, guardian: bool = False) -> None:
         """From the next login on, the agent's runner is killed when it has written `line` (its guardian as well)."""
@@ -122,6 +123,7 @@ class Ground:
 
     def converges(self) -> None:
         """Run the command again without the fault: it succeeds, and once more there is nothing to do."""
+        self._abandoned = False
         self.operator.run("apply", f"profiles/{self.next}.yaml")
         self.settles(None)
         assert "nothing to do" in self.operator.run("apply", f"profiles/{self.next}.yaml")
@@ -133,6 +135,8 @@ class Ground:
 
     def strays(self) -> list[Process]:
         """Our processes that belong to no unit of the service."""
+        if self._abandoned:
+            self._deaf |= {one.pid for one in self._ours() if one.command[-1] == "session"}
         foreign = [one for one in self._ours() if not one.unit.startswith(f"kdeploy-{SERVICE}-")]
         return [one for one in foreign if one.pid not in self._deaf]
 
