@@ -67,8 +67,9 @@ def archive() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
         _add(zipped, "__main__.py", _MAIN.encode())
-        for source in sorted(_folder().glob("*.py")):
-            _add(zipped, f"{PACKAGE}/{source.name}", source.read_bytes())
+        folder = _folder()
+        for source in sorted(folder.rglob("*.py")):
+            _add(zipped, f"{PACKAGE}/{source.relative_to(folder).as_posix()}", source.read_bytes())
     return buffer.getvalue()
 
 

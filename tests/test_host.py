@@ -43,7 +43,7 @@ def test_archive_is_the_same_twice() -> None:
     assert agent.archive() == first
     names = zipfile.ZipFile(io.BytesIO(first)).namelist()
     assert "__main__.py" in names
-    assert "kdeploy_agent/probe.py" in names
+    assert "kdeploy_agent/asking/probe.py" in names
 
 
 def test_the_command_that_starts_it_is_one_line_without_words_of_ours() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,9 +21,11 @@ TOOLS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_tool_is_content(tool: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "remote")}  # the agent's layers are held as well
     done = subprocess.run(
-        [sys.executable, *TOOLS[tool]], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
-    )
+        [sys.executable, *TOOLS[tool]], cwd=REPOSITORY, env=environment,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "remote"))
 
-from kdeploy_agent import client, probe
+from kdeploy_agent.asking import client, probe
 
 from kdeploy.verdict import transcript
 from kdeploy.verdict.prompts import Bounds, load_prompts, probes

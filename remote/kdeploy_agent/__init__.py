@@ -1,1 +1,6 @@
-"""What runs on a host: one zip file, standard library only, Python 3.8 or newer. ARCHITECTURE.md has its protocol."""
+"""What runs on a host: Python 3.8 or newer and its standard library, nothing else."""
+
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent.parent
+"""Where this agent comes from: the zip file that was pushed, or the folder beside it in development."""

@@ -14,27 +14,16 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
-from kdeploy_agent import (
-    adopt,
-    becoming,
-    boot,
-    doctor,
-    draining,
-    drift,
-    facts,
-    operate,
-    precheck,
-    proving,
-    runner,
-    runtimes,
-    session,
-    store,
-    supervisor,
-    unlocking,
-)
+from kdeploy_agent import session
+from kdeploy_agent.adoption import adopt
+from kdeploy_agent.change import boot, operate, runner, unlocking
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.layout import Layout
-from kdeploy_agent.protocol import Call, call_of, read_request, say
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.protocol import Call, call_of, read_request, say
+from kdeploy_agent.keeping import becoming, draining, supervisor
+from kdeploy_agent.looking import doctor, drift, facts, precheck
+from kdeploy_agent.proofs import proving
+from kdeploy_agent.trees import runtimes, store
 
 VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "facts": facts.facts,

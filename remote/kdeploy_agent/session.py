@@ -18,7 +18,7 @@ import zlib
 from typing import Any, Callable, Dict, Mapping
 
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.protocol import PROTOCOL, Call, call_of, default_root, listening, read_request, say
+from kdeploy_agent.ground.protocol import PROTOCOL, Call, call_of, default_root, listening, read_request, say
 
 Verbs = Mapping[str, Callable[[Call], Dict[str, Any]]]
 

@@ -28,10 +28,10 @@ REMOTE = REPO / "remote"
 STANDIN = Path(__file__).resolve().parent / "standin"
 sys.path.insert(0, str(REMOTE))
 
-from kdeploy_agent import locking, processes  # noqa: E402
-from kdeploy_agent.layout import Layout  # noqa: E402
-from kdeploy_agent.supervised import Supervised  # noqa: E402
-from kdeploy_agent.units import KEEPER, MARK  # noqa: E402
+from kdeploy_agent.ground import locking, processes  # noqa: E402
+from kdeploy_agent.ground.layout import Layout  # noqa: E402
+from kdeploy_agent.keeping.supervised import Supervised  # noqa: E402
+from kdeploy_agent.keeping.units import KEEPER, MARK  # noqa: E402
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _TXN = itertools.count(1)
@@ -175,7 +175,8 @@ class Rig:
         """Start a transaction with nobody watching it; `accept` puts the decision there beforehand."""
         script = (
             "import json, sys; from pathlib import Path\n"
-            "from kdeploy_agent import files, layout, locking, runner, transaction\n"
+            "from kdeploy_agent.ground import files, layout, locking\n"
+            "from kdeploy_agent.change import runner, transaction\n"
             "root, text, accept = sys.argv[1:]\n"
             "host, order = layout.Layout(Path(root), 'local'), transaction.Order(**json.loads(text))\n"
             "verdict = {'accept': accept == 'True', 'reasons': ['said no'], 'evidence': {}}\n"

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import adopted, ancestry, bystander, files
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.layout import Layout
+from kdeploy_agent.ground import files
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping import adopted, ancestry, bystander
 
 from .conftest import STANDIN, Rig, free_port, processes
 
@@ -207,7 +208,7 @@ def test_another_users_server(rig: Rig) -> None:
 
 
 def test_secret_flags_are_not_shown() -> None:
-    from kdeploy_agent.found import shown
+    from kdeploy_agent.adoption.found import shown
 
     words = ["--api-key", "k1", "--port", "1", "--admin-api-key=k2", "--hf-token", "k3", "--tokenizer-path", "/t"]
     assert shown(words) == [

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import archive, store
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import manifests
+from kdeploy_agent.trees import archive
 
 from .conftest import Rig, git
 
@@ -79,7 +80,7 @@ def test_half_an_archive_blocks_nothing(rig: Rig, share: float) -> None:
     assert answer.error is not None and answer.error["kind"] == "integrity", answer
     assert not any(rig.layout.trees.glob("*")) and not (rig.layout.home / "incoming.bundle").exists()
     assert receive(rig, "two", data).ok
-    assert store.verify(rig.layout.tree(rig.trees["two"].tree), rig.trees["two"].manifest)
+    assert manifests.verify(rig.layout.tree(rig.trees["two"].tree), rig.trees["two"].manifest)
 
 
 def test_an_archive_of_another_tree_is_refused(rig: Rig) -> None:

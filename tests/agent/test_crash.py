@@ -6,7 +6,7 @@ KDEPLOY_CRASH_AT kills the process that writes that line right after it is on di
 from __future__ import annotations
 
 import pytest
-from kdeploy_agent.journal import STATES
+from kdeploy_agent.ground.journal import STATES
 
 from .conftest import Rig
 

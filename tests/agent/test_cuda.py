@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import abi, cuda, system
+from kdeploy_agent.looking import abi, cuda, system
 
 # What torch 2.11.0+cu130 said of itself on an H200, and the newest architectures of its Triton's two assemblers.
 TORCH_130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import pytest
-from kdeploy_agent import processes
+from kdeploy_agent.ground import processes
 
 from .conftest import REMOTE, parse, seal
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import gpus, machine
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.gpus import App, Gpu
+from kdeploy_agent.ground import gpus
+from kdeploy_agent.ground.gpus import App, Gpu
+from kdeploy_agent.looking import machine
 
 HERE = Path(__file__).resolve().parent
 FIELDS = [*gpus._NEEDED, *gpus._TOLD_BY_SOME]

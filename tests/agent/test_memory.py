@@ -6,9 +6,10 @@ import dataclasses
 import os
 
 import pytest
-from kdeploy_agent import gpus, memory
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.gpus import App, Gpu
+from kdeploy_agent.ground import gpus
+from kdeploy_agent.ground.gpus import App, Gpu
+from kdeploy_agent.keeping import memory
 
 OURS, GONE = 4_000_001, 4_000_002  # pids beyond what the kernel gives out: nobody has them
 NEIGHBOUR = os.getpid()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import models
+from kdeploy_agent.looking import models
 
 POCKET = Path(__file__).resolve().parents[2] / "models" / "pocket"
 

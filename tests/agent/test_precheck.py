@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import runtimes, serving
+from kdeploy_agent.trees import runtimes, serving
 
 from kdeploy.release import runtime_key
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import processes, proof_files, trial
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import processes
+from kdeploy_agent.proofs import proof_files, trial
 
 from .conftest import git
 

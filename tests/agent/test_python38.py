@@ -17,9 +17,9 @@ from .conftest import REMOTE, Rig, parse
 OLD = sorted(Path.home().glob(".pyenv/versions/3.[89].*/bin/python3"))
 
 
-@pytest.mark.parametrize("module", sorted(path.name for path in (REMOTE / "kdeploy_agent").glob("*.py")))
+@pytest.mark.parametrize("module", sorted(path.relative_to(REMOTE).as_posix() for path in REMOTE.rglob("*.py")))
 def test_every_module_parses(module: str) -> None:
-    source = (REMOTE / "kdeploy_agent" / module).read_text()
+    source = (REMOTE / module).read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     own = {"kdeploy_agent", *sys.stdlib_module_names}
     for node in ast.walk(tree):
@@ -44,8 +44,8 @@ def test_as_one_zip_file(rig: Any) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as zipped:
         zipped.writestr("__main__.py", "from kdeploy_agent.__main__ import main\n\nmain()\n")
-        for path in (REMOTE / "kdeploy_agent").glob("*.py"):
-            zipped.write(path, f"kdeploy_agent/{path.name}")
+        for path in REMOTE.rglob("*.py"):
+            zipped.write(path, path.relative_to(REMOTE))
     agent = rig.layout.root / "agent" / "agent-test.pyz"
     agent.parent.mkdir(parents=True)
     agent.write_bytes(packed.getvalue())

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import files, secrets
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.layout import Layout
+from kdeploy_agent.ground import files, secrets
+from kdeploy_agent.ground.layout import Layout
 
 from .conftest import REMOTE, Rig, processes, seal
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import store
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import manifests
 
 from .conftest import REMOTE, parse
 
@@ -103,10 +103,10 @@ def test_drift_is_seen_and_mended(rig: Any) -> None:
     target.chmod(0o644)
     target.write_text("PATCH = 'hot fix of 3 a.m.'\n")
     with pytest.raises(AgentError, match=r"sglang/patched\.py: differs"):
-        store.verify(tree, rig.trees["one"].manifest)
+        manifests.verify(tree, rig.trees["one"].manifest)
     again = rig.receive("one")
     assert again.ok and any("placing it anew" in event["text"] for event in again.events)
-    store.verify(tree, rig.trees["one"].manifest)
+    manifests.verify(tree, rig.trees["one"].manifest)
 
 
 @pytest.mark.parametrize(
@@ -126,13 +126,14 @@ def test_whatever_is_not_declared_fails(rig: Any, damage: Any, says: str) -> Non
         path.chmod(0o755)
     damage(tree)
     with pytest.raises(AgentError, match=says):
-        store.verify(tree, rig.trees["one"].manifest)
+        manifests.verify(tree, rig.trees["one"].manifest)
 
 
 def test_a_full_disk_is_said_beforehand(rig: Any) -> None:
     script = (
         "import os, sys\n"
-        "from kdeploy_agent import __main__, files\n"
+        "from kdeploy_agent import __main__\n"
+        "from kdeploy_agent.ground import files\n"
         "real = files.free_space\n"
         "files.free_space = lambda path: os.statvfs_result((4096, 4096, 9, 9, 9, 9, 9, 9, 0, 255))\n"
         "sys.argv = ['agent', 'receive']\n"
@@ -168,8 +169,8 @@ def test_a_name_may_hold_what_else_ends_lines(tmp_path: Path) -> None:
     name = "line\u2028separator\x85.txt"
     (tmp_path / name).write_text("text")
     listing = f"{hashlib.sha256(b'text').hexdigest()}  {name}\n".encode()
-    (tmp_path / store.MANIFEST).write_bytes(listing)
-    assert store.verify(tmp_path, hashlib.sha256(listing).hexdigest())[0] == 2
+    (tmp_path / manifests.MANIFEST).write_bytes(listing)
+    assert manifests.verify(tmp_path, hashlib.sha256(listing).hexdigest())[0] == 2
 
 
 def test_the_store_is_sha1_whatever_the_machine_prefers(rig: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kdeploy_agent import systemd, unit_files
-from kdeploy_agent.layout import Layout
-from kdeploy_agent.units import Spec
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping import systemd, unit_files
+from kdeploy_agent.keeping.units import Spec
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent import files, journal, locking, probe, processes, supervisor
+from kdeploy_agent.asking import probe
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.units import MARK, RESTARTS, Spec, banner, tail
+from kdeploy_agent.ground import files, journal, locking, processes
+from kdeploy_agent.keeping import supervisor
+from kdeploy_agent.keeping.units import MARK, RESTARTS, Spec, banner, tail
 
 from .conftest import REMOTE
 
@@ -171,7 +173,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert locking.holder(path) is None and not path.exists()
     script = (
-        "import sys, time; from pathlib import Path; from kdeploy_agent import locking\n"
+        "import sys, time; from pathlib import Path; from kdeploy_agent.ground import locking\n"
         f"lock = locking.take(Path({str(path)!r}), 'ann@desk', 'apply', 't1')\n"
         "print('held', flush=True); time.sleep(60)\n"
     )
@@ -205,7 +207,7 @@ def test_the_first_answer_stands(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_lines_of_a_log(tmp_path: Any, text: str, since: str, lines: list[str]) -> None:
-    from kdeploy_agent.units import tail
+    from kdeploy_agent.keeping.units import tail
 
     log = tmp_path / "log"
     log.write_bytes(text.encode())

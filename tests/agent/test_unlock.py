@@ -6,7 +6,8 @@ import json
 import os
 import signal
 
-from kdeploy_agent import locking, unlocking
+from kdeploy_agent.change import unlocking
+from kdeploy_agent.ground import locking
 
 from .conftest import Rig, processes
 

@@ -43,8 +43,8 @@ class Station(Rig):
         with zipfile.ZipFile(packed, "w") as zipped:
             zipped.comment = comment
             zipped.writestr("__main__.py", "from kdeploy_agent.__main__ import main\n\nmain()\n")
-            for path in sorted((REMOTE / "kdeploy_agent").glob("*.py")):
-                zipped.write(path, f"kdeploy_agent/{path.name}")
+            for path in sorted(REMOTE.rglob("*.py")):
+                zipped.write(path, path.relative_to(REMOTE))
         name = f"agent/agent-{hashlib.sha256(packed.getvalue()).hexdigest()}.pyz"
         (self.layout.root / "agent").mkdir(parents=True, exist_ok=True)
         (self.layout.root / name).write_bytes(packed.getvalue())

@@ -1,0 +1,1 @@
+"""Making what somebody started by hand a release of its own."""

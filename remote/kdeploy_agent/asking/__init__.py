@@ -1,0 +1,1 @@
+"""What a server answers, asked over HTTP."""

@@ -1,0 +1,190 @@
+"""The effects of a switch: close the front, stop the server, start another, see it answer, open the front."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List
+
+from kdeploy_agent.asking import client, probe
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import files, processes
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping import adopted
+from kdeploy_agent.keeping.units import NAMES, Units, name_holders
+from kdeploy_agent.trees import serving
+
+Note = Callable[[str], None]
+
+OPENS_WITHIN_S = 60.0
+_BRIEF_WITHIN_S = 120.0
+_POLL_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
+_STRIKES = 3  # SGLang 0.5.11 leaves a /health unanswered now and then: one silence proves nothing
+
+
+class Failed(Exception):
+    """The release does not serve as it must; the text is the reason people read."""
+
+
+class Switch:
+    """What can be done to the units of one service. Every method may be repeated after any interruption."""
+
+    def __init__(self, layout: Layout, units: Units, note: Note) -> None:
+        self._layout = layout
+        self._units = units
+        self._note = note
+
+    def close(self) -> None:
+        """Let no client in, then stop the server. Raises AgentError naming what does not go."""
+        self._units.stop(*NAMES)
+
+    def check_ports(self, release: Dict[str, Any]) -> None:
+        """Raise `preflight` when a port of the release cannot be had; our own units will give theirs up."""
+        for spec in (serving.server(self._layout, release), serving.front(self._layout, release)):
+            if spec is not None:
+                self._units.check(spec)
+        for what, port in serving.ports(release).items():
+            self.check_port(what, port)
+
+    def check_port(self, what: str, port: int) -> None:
+        """The same for one port; `what` says what it is for."""
+        strangers = [one for one in processes.holders(port) if not self._units.owns(one.pid, port)]
+        if strangers:
+            message = f"the {what} port {port} is held by {name_holders(strangers)}"
+            hint = "stop that process, or choose another port; kdeploy adopt PROFILE if it serves what this replaces"
+            raise AgentError("preflight", message, hint)
+
+    def start(self, release: Dict[str, Any], seconds: float, refused: Callable[[], bool] = lambda: False) -> float:
+        """Start the server on its private port and wait for its first completion; gives the seconds that took.
+
+        Raises Failed when it ends or takes too long, and as soon as it is `refused`.
+        """
+        serving.make_room(self._layout, release)
+        self._units.start(serving.server(self._layout, release))
+        deadline = time.monotonic() + seconds
+        if adopted.is_adopted(release):
+            return self._wait_as_before(release, deadline, refused)
+        try:
+            return probe.wait_ready(
+                serving.server_url(release), lambda: self.server_alive() and not refused(), deadline, self._note
+            )
+        except probe.NotReady as fault:
+            if refused():
+                raise Failed("the operator said no before it was ready") from fault
+            raise Failed(f"the server did not become ready: {fault}{self._last_words('server')}") from fault
+
+    def open(self, release: Dict[str, Any]) -> None:
+        """Start the front and wait until a client would be answered through it."""
+        if adopted.is_adopted(release):
+            return  # it has no front of ours, and is as open as it ever was
+        front = serving.front(self._layout, release)
+        if front is not None:
+            self._units.start(front)
+        end = time.monotonic() + OPENS_WITHIN_S
+        while True:
+            reply = client.request(serving.public_url(release), "/v1/models", 5.0)
+            if reply.status == 200:
+                return
+            self.must_live(release)
+            if time.monotonic() > end:
+                raise Failed(f"the public port does not answer: {reply.error}{self._last_words('front')}")
+            time.sleep(_POLL_S)
+
+    def serve(self, release: Dict[str, Any], start_s: float = 0.0) -> None:
+        """Serve a release that was proven here before: start it, ask the brief questions of its plan, let clients in.
+
+        `start_s` is how long the start may take at least. Raises Failed when it is not what it was.
+        """
+        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
+        self.start(release, max(float(plan.get("start_s", 0.0)), start_s))
+        self.ask_again(release)
+        self.open(release)
+        self.allow_restarts(release)
+
+    def ask_again(self, release: Dict[str, Any]) -> Dict[str, Any]:
+        """Ask the brief questions of the release's plan; gives how many were answered as before, raises Failed if not.
+
+        An adopted server that answered none when it was found is asked none.
+        """
+        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
+        asks = plan.get("probes", {}).get("brief", [])
+        if not asks and adopted.is_adopted(release):
+            return {"adopted": True, "asked": 0}
+        try:
+            probe.brief(serving.server_url(release), asks, time.monotonic() + _BRIEF_WITHIN_S)
+        except probe.NotReady as fault:
+            raise Failed(f"it started, but {fault}") from fault
+        return {"adopted": adopted.is_adopted(release), "asked": len(asks)}
+
+    def _wait_as_before(self, release: Dict[str, Any], deadline: float, refused: Callable[[], bool]) -> float:
+        """Wait until an adopted server says what it said when it was found to be ready."""
+        began = time.monotonic()
+        while True:
+            held = any(self._units.owns(one.pid, release["launch"]["port"]) for one in self._holders(release))
+            ails = adopted.ails(release) if held else "nobody of it listens yet"
+            if not ails:
+                return time.monotonic() - began
+            if refused():
+                raise Failed("the operator said no before it was ready")
+            if not self.server_alive():
+                raise Failed(f"{release['id']} ended: {self._units.status('server').note}{self._last_words('server')}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{release['id']} did not become ready: {ails}{self._last_words('server')}")
+            time.sleep(_POLL_S)
+
+    def _holders(self, release: Dict[str, Any]) -> List[processes.Holder]:
+        return processes.holders(release["launch"]["port"])
+
+    def soak(self, release: Dict[str, Any], seconds: float) -> None:
+        """Watch the open release for `seconds`; raises Failed when a process ends or answers stay away."""
+        end, strikes = time.monotonic() + seconds, 0
+        while True:
+            self.must_live(release)
+            bad = self._ails(release)
+            strikes = strikes + 1 if bad else 0
+            if strikes >= _STRIKES:
+                raise Failed(f"while it was watched: {bad}{self._last_words('server')}")
+            if not bad and time.monotonic() >= end:
+                return
+            time.sleep(max(0.0, min(1.0, end - time.monotonic())) if not bad else 1.0)
+
+    def must_live(self, release: Dict[str, Any]) -> None:
+        """Raise Failed when a process the release needs has ended."""
+        for name in NAMES:
+            if name == "front" and release["launch"]["front"]["kind"] == "none":
+                continue
+            status = self._units.status(name)
+            if not status.alive or status.release != release["id"]:
+                raise Failed(f"the {name} ended ({status.note or 'it is gone'}){self._last_words(name)}")
+
+    def serves(self, release: Dict[str, Any]) -> bool:
+        """Whether this release serves clients at this moment."""
+        try:
+            self.must_live(release)
+        except Failed:
+            return False
+        return self._ails(release) is None
+
+    def server_alive(self) -> bool:
+        """Whether the server's process lives."""
+        return self._units.status("server").alive
+
+    def allow_restarts(self, release: Dict[str, Any]) -> None:
+        """The release is trusted: its processes may be started again when they end."""
+        for spec in (serving.server(self._layout, release), serving.front(self._layout, release)):
+            if spec is not None:
+                self._units.allow_restarts(spec.name)
+
+    def _ails(self, release: Dict[str, Any]) -> "str | None":
+        if adopted.is_adopted(release):
+            return adopted.ails(release) or None
+        for url, path in ((serving.server_url(release), "/health"), (serving.public_url(release), "/v1/models")):
+            reply = client.request(url, path, 8.0)
+            if reply.status != 200:
+                return f"{path} at {url}: {reply.error}"
+        return None
+
+    def _last_words(self, name: str) -> str:
+        lines = self._units.words(name, 12)
+        note = self._units.status(name).note
+        told = f" ({note})" if note else ""
+        return f"{told}; last lines of its log:\n" + "\n".join(lines) if lines else told

@@ -1,0 +1,124 @@
+"""`unlock`: who is changing the service, and an end to that when somebody says so.
+
+Only the processes that change the service are ended, never those that serve. What they leave half-done is healed then
+as if they had been killed by anything else: the host is back on what served before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from kdeploy_agent.change import operate
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import locking, processes
+from kdeploy_agent.ground.journal import Journal, Transaction
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.order import Order
+from kdeploy_agent.ground.protocol import Call
+
+_FREED_WITHIN_S = 10.0
+
+
+def unlock(call: Call) -> Dict[str, Any]:
+    """Verb: `held` by whom, and nothing else to do when nobody holds the lock and the last change has ended.
+
+    With `yes` the change ends: `ended` are the processes that were killed, and the host is healed (as `recover` says).
+    Without, it raises `locked` saying who it is, how far they are, and until when the host goes back by itself.
+    """
+    layout = call.layout
+    held = locking.holder(layout.lock)
+    last = Journal(layout.journal).last()
+    cut_off = last is not None and not last.finished
+    if held is None and not cut_off:
+        return {"held": None, "ended": [], "healed": False, "state": last.state if last else None}
+    if call.request.get("yes") is not True:
+        raise _told(layout, held, last if cut_off else None)
+    ended = _end(layout)
+    return {"held": held, "ended": ended, **operate.recover(call)}
+
+
+def holders(layout: Layout) -> List[int]:
+    """Pids of every process that holds the service's lock: a handle of it that the kernel says is locked.
+
+    The name in the file may be anybody's: it is written by the holder, and can be damaged.
+    """
+    try:
+        wanted = layout.lock.stat()
+    except OSError:
+        return []
+    found = []
+    for pid in processes.pids():
+        if pid != os.getpid() and any(_locks(pid, handle, wanted) for handle in _handles(pid)):
+            found.append(pid)
+    return sorted(found)
+
+
+def _handles(pid: int) -> List[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names are all we need
+    except OSError:
+        return []
+
+
+def _locks(pid: int, handle: str, wanted: os.stat_result) -> bool:
+    try:
+        here = Path(f"/proc/{pid}/fd/{handle}").stat()
+        if (here.st_dev, here.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        lines = Path(f"/proc/{pid}/fdinfo/{handle}").read_text("ascii", "replace").splitlines()
+        return any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in lines)
+    except OSError:
+        return False
+
+
+def _end(layout: Layout) -> List[int]:
+    """Kill whoever holds the lock, all at once: a guardian that outlives its runner would heal in our place."""
+    known = {pid: processes.identity(pid) or "" for pid in holders(layout)}
+    ended = []
+    for pid, identity in known.items():
+        if processes.is_same(pid, identity):
+            os.kill(pid, signal.SIGKILL)
+            ended.append(pid)
+    end = time.monotonic() + _FREED_WITHIN_S
+    while any(processes.is_same(pid, identity) for pid, identity in known.items()):
+        if time.monotonic() > end:
+            named = ", ".join(f"{pid} ({processes.command(pid)})" for pid in known)
+            raise AgentError(
+                "fault", f"they do not end: {named}", "look at dmesg; a process in the kernel's hands stays"
+            )
+        time.sleep(0.02)
+    return ended
+
+
+def _told(layout: Layout, held: Optional[Dict[str, Any]], at: Optional[Transaction]) -> AgentError:
+    if held is None:
+        assert at is not None
+        message = f"nobody holds the lock, and transaction {at.txn} was cut off at {at.state}"
+        return AgentError("locked", message, "kdeploy unlock --yes heals the host: what served before serves again")
+    error = locking.locked(held)
+    details = []
+    if at is not None:
+        details.append(f"transaction {at.txn}: {at.goal} of {at.release}, {at.state} ({at.phase})")
+        until = _until(layout, at)
+        if until is not None:
+            when = time.strftime("%H:%M:%S", time.gmtime(until))
+            left = max(0, round(until - time.time()))
+            details.append(f"without an answer the host goes back by itself at {when} UTC, in {left} s at the latest")
+    hint = "wait, or end it: kdeploy unlock --yes (what served before serves again)"
+    return AgentError("locked", error.message, hint, details)
+
+
+def _until(layout: Layout, at: Transaction) -> Optional[float]:
+    """When this state is over at the latest, seconds since the epoch; None when nothing limits it."""
+    if at.until is not None and at.state == "PROBED":
+        return at.until
+    try:
+        order = Order.read(layout, at.txn)
+    except AgentError:
+        return None
+    limits = {"CANDIDATE": order.start_s, "PROBED": order.probe_s, "OPEN": order.soak_s + 60}
+    return at.updated + limits[at.state] if at.state in limits else None

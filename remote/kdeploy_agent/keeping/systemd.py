@@ -1,0 +1,295 @@
+"""Units kept by systemd: written to /run, so that none is there after a reboot until the service was brought back.
+
+Their output is in the journal. It is read by invocation: a release's log begins where the release began.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Optional, Set
+
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import files, processes, systemctl
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping import detach, draining, unit_drift, unit_files
+from kdeploy_agent.keeping.units import NAMES, RESTARTS, WINDOW_S, Spec, Status, Units, banner
+
+_KILLED = "2"  # ExecMainCode, as waitid tells it: 1 exited, 2 killed, 3 dumped
+_DUMPED = "3"
+
+
+class Systemd(Units):
+    """The units of one service, each a unit of systemd."""
+
+    kind = "systemd"
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout)
+        self._names = unit_files.Names(layout.service)
+
+    def start(self, spec: Spec) -> None:
+        """See Units. With `listen` it is the port that is opened; its process comes with the first connection."""
+        if self.members(spec.name) or self._written(spec.name):
+            self.stop(spec.name)
+        self.check(spec)
+        for suffix in ("run", "refused"):
+            self.path(spec.name, suffix).unlink(missing_ok=True)
+        self._keep(spec)
+        self._write(spec, restart=False)
+        opened = self._names.socket if spec.listen else self._names.unit(spec.name)
+        complaint = systemctl.start(opened)
+        if complaint:
+            said = " | ".join(self.words(spec.name, 5))
+            raise AgentError("fault", f"systemd does not start {opened}: {complaint} {said}".strip())
+
+    def check(self, spec: Spec) -> None:
+        """See Units: a unit of the name may be another root's, or another service's whose name ends like ours."""
+        for unit in self._all(spec.name):
+            stranger = self._stranger(Path(systemctl.show(unit).get("FragmentPath") or systemctl.RUNTIME / unit))
+            if stranger:
+                raise AgentError("preflight", stranger, "stop that service, or name this one differently")
+        if spec.listen and draining.proxy() is None:
+            raise AgentError(
+                "preflight",
+                "the front 'socket' needs systemd-socket-proxyd, which is not on this host",
+                "install it (it comes with the package systemd), or set 'serve.front: router'",
+            )
+
+    def allow_restarts(self, name: str) -> None:
+        """See Units. What was started until now does not count."""
+        spec = Spec.read(self.path(name, "json"))
+        if spec is not None:
+            self._write(spec, restart=True)
+
+    def status(self, name: str) -> Status:
+        """See Units. A unit that only listens is alive, without a process."""
+        spec = Spec.read(self.path(name, "json"))
+        if spec is None:
+            return Status(note="stopped")
+        shown = systemctl.show(self._names.unit(name))
+        alive = shown["ActiveState"] in ("active", "reloading", "deactivating") and shown["MainPID"] != "0"
+        pid = int(shown["MainPID"]) if alive else 0
+        began = shown["ExecMainStartTimestampMonotonic"]
+        if spec.listen:
+            opened = systemctl.show(self._names.socket)
+            alive, began = opened["ActiveState"] == "active", opened["ActiveEnterTimestampMonotonic"]
+            shown = {**shown, **{key: opened[key] for key in ("LoadState", "ActiveState", "Result")}}
+        refused = _read(self.path(name, "refused"))
+        # Out of restarts systemd leaves the result as it was, and counts the one that it refused.
+        gave_up = shown["ActiveState"] == "failed" and shown["Restart"] == "always" and not refused
+        return Status(
+            alive=alive,
+            pid=pid,
+            since=_wall(began),
+            release=spec.release,
+            port=spec.ports[0] if spec.ports else 0,
+            restarts=int(shown["NRestarts"]) - gave_up,
+            note="" if alive else _note(shown, refused, gave_up),
+        )
+
+    def members(self, name: str) -> Set[int]:
+        """See Units: all that is in its control group, and what an agent without systemd had started."""
+        return super().members(name) | processes.in_unit(self._names.unit(name))
+
+    def owns(self, pid: int, port: int) -> bool:
+        """See Units: systemd itself listens for a front `socket`."""
+        if pid != 1:
+            return super().owns(pid, port)
+        front = Spec.read(self.path("front", "json"))
+        return front is not None and bool(front.listen) and port in front.ports and self.status("front").alive
+
+    def log(self, name: str) -> Iterator[bytes]:
+        """See Units."""
+        mark = banner(self.status(name).release).encode()
+        return (line for line in self._journal(name, "all") if line.rstrip(b"\n") != mark)
+
+    def tail(self, name: str, lines: int) -> List[str]:
+        """See Units."""
+        mark = banner(self.status(name).release)
+        found = [_shown(line) for line in self._journal(name, str(lines + 1))]
+        return [line for line in found if line != mark][-lines:] if lines > 0 else []
+
+    def show(self, name: str, lines: int, emit: Callable[[str], None], wanted: Optional[Callable[[], bool]]) -> str:
+        """See Units: systemd's own words about the unit are among them."""
+        units = [word for unit in self._all(name) for word in ("--unit", unit)]
+        if wanted is None:
+            for line in systemctl.journal(*units, lines=str(lines)):
+                emit(_shown(line))
+        else:
+            child = systemctl.follow(*units, lines=str(lines))
+            try:
+                for line in _while(child, wanted):
+                    emit(_shown(line))
+            finally:
+                systemctl.end(child)
+        return f"journalctl {' '.join(units)}"
+
+    def survive(self) -> str:
+        """See Units: one enabled unit serves again what `current` says, by the agent that confirmed it."""
+        wanted = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+        path = systemctl.PERSISTENT / self._names.boot
+        stranger = self._stranger(path) or self._stranger(systemctl.RUNTIME / self._names.boot)
+        if stranger:
+            return f"{stranger}; so the service does not come back by itself after a reboot"
+        if _read(path) != wanted:
+            files.write(path, wanted.encode("utf-8"))
+            path.chmod(0o644)
+            systemctl.reload()
+        systemctl.enable(self._names.boot)
+        return ""
+
+    def going_down(self) -> bool:
+        """See Units."""
+        return systemctl.stopping()
+
+    def _end(self, name: str, spec: Optional[Spec]) -> None:
+        grace_s = spec.grace_s if spec else 0.0
+        units = self._all(name)
+        if spec is not None and spec.listen:
+            draining.drain(self._layout, spec, self._drain_unit)
+        # systemd kills after the grace, waits as long again, and gives up
+        systemctl.stop(*units, seconds=2 * grace_s + self._dies_within_s)
+        if self._written(name):
+            for unit in units:
+                (systemctl.RUNTIME / unit).unlink(missing_ok=True)
+            systemctl.reload()
+            systemctl.reset(*units)
+        processes.send(super().members(name), 15)  # an agent without systemd had started these
+
+    def drift(self) -> List[Dict[str, str]]:
+        """See Units: the files of what runs now and of what brings it back after a reboot, and what overrides them."""
+        wanted: Dict[Path, str] = {}
+        for spec in filter(None, (Spec.read(self.path(name, "json")) for name in NAMES)):
+            texts = self._texts(spec, restart=self._layout.good() == spec.release)
+            wanted.update({systemctl.RUNTIME / unit: text for unit, text in texts.items()})
+        if not wanted:  # nothing of ours runs where an adopted server does, and nothing is to come back
+            return []
+        boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+        wanted[systemctl.PERSISTENT / self._names.boot] = boot
+        return [*unit_drift.compare(wanted), *unit_drift.enabled(self._names.boot)]
+
+    def _texts(self, spec: Spec, restart: bool) -> Dict[str, str]:
+        """The unit files of a spec, by name."""
+        layout, names = self._layout, self._names
+        if spec.listen:
+            return {
+                names.unit(spec.name): unit_files.proxy(layout, spec),
+                names.socket: unit_files.socket(layout, spec),
+            }
+        run = self._agent("exec", spec.name)
+        return {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment(), restart)}
+
+    def _write(self, spec: Spec, restart: bool) -> None:
+        written = self._texts(spec, restart)
+        for unit, text in written.items():
+            _write(systemctl.RUNTIME / unit, text)
+        systemctl.reload()
+        systemctl.reset(*written)
+
+    def _drain_unit(self) -> str:
+        """Write the unit that makes the public port deaf; gives its name."""
+        agent = detach.argv("deafen", keep=self._layout.root / "agent")
+        text = unit_files.drain(self._layout, agent, self._environment())
+        _write(systemctl.RUNTIME / self._names.drain, text)
+        systemctl.reload()
+        return self._names.drain
+
+    def _agent(self, command: str, *more: str) -> List[str]:
+        arguments = [command, str(self._layout.root), self._layout.service, *more]
+        return detach.argv(*arguments, keep=self._layout.root / "agent")
+
+    def _environment(self) -> Dict[str, str]:
+        kept = ("PYTHONPATH", "PYTHONUTF8", "LANG", "PATH")
+        return {key: value for key, value in detach.environment().items() if key in kept}
+
+    def _all(self, name: str) -> List[str]:
+        """Every unit that may belong to `name`, in the order in which they are stopped."""
+        more = [self._names.socket, self._names.drain] if name == "front" else []
+        return [*more, self._names.unit(name)]
+
+    def _stranger(self, path: Path) -> str:
+        """What to say when a unit file is there and is another root's or service's, or not kdeploy's at all."""
+        text = _read(path)
+        if not text or unit_files.owner(text) == unit_files.owned(self._layout):
+            return ""
+        owner = ", ".join(unit_files.owner(text).split("\n")[:-1]) or "not kdeploy's"
+        return f"there is a unit {path} already, which is not of this service ({owner})"
+
+    def _written(self, name: str) -> bool:
+        return any((systemctl.RUNTIME / unit).exists() for unit in self._all(name))
+
+    def _journal(self, name: str, lines: str) -> Iterator[bytes]:
+        """What the unit's process wrote since it was started; what systemd says of it when there was no process."""
+        kept = files.read_json(self.path(name, "run")) or {}
+        invocation = kept.get("invocation") or systemctl.show(self._names.unit(name)).get("InvocationID")
+        if not invocation:
+            return iter(())
+        field = "_SYSTEMD_INVOCATION_ID" if kept else "INVOCATION_ID"
+        return systemctl.journal(f"{field}={invocation}", lines=lines)
+
+
+def _note(shown: Dict[str, str], refused: str, gave_up: bool) -> str:
+    """How a unit that is not alive came to that, in the supervisor's words."""
+    if shown["LoadState"] == "not-found":
+        return "it was not started since the host booted"
+    ended = f"not started: {refused}" if refused else _ended(shown)
+    if shown["ActiveState"] in ("activating", "deactivating"):
+        return f"{ended}; restarting"
+    return (
+        f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
+        if gave_up
+        else f"{ended}; not restarted"
+    )
+
+
+def _ended(shown: Dict[str, str]) -> str:
+    code, status = shown["ExecMainCode"], shown["ExecMainStatus"]
+    if shown["Result"] == "oom-kill":
+        return "out of memory: the kernel killed it"
+    if shown["Result"] in ("resources", "trigger-limit-hit", "service-start-limit-hit"):
+        return f"systemd gave it up ({shown['Result']})"
+    return f"killed by signal {status}" if code in (_KILLED, _DUMPED) else f"exited with {status}"
+
+
+def _wall(monotonic_us: str) -> float:
+    """Seconds since the epoch of a moment that systemd tells by the monotonic clock; 0 when it has none."""
+    since = int(monotonic_us or 0) / 1e6
+    return round(time.time() - time.monotonic() + since, 3) if since else 0.0
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    return text.rpartition("\r")[2]  # a progress bar: what it showed last
+
+
+def _while(child: "subprocess.Popen[bytes]", wanted: Callable[[], bool]) -> Iterator[bytes]:
+    """The lines that a process writes, for as long as it lives and `wanted()`."""
+    assert child.stdout is not None
+    handle, rest = child.stdout.fileno(), b""
+    while wanted():
+        if not select.select([handle], [], [], 0.25)[0]:
+            continue
+        data = os.read(handle, 1 << 16)
+        if not data:
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, "utf-8")
+    beside.chmod(0o644)
+    beside.replace(path)

@@ -1,0 +1,43 @@
+"""How systemd's unit files of a service differ from what kdeploy wrote, and what overrides them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Dict, Iterator, Mapping
+
+from kdeploy_agent.asking import probe
+from kdeploy_agent.ground import systemctl
+
+_AGENT = re.compile(r"agent-[0-9a-f]+\.pyz")  # whichever agent wrote it
+_FIX = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew"
+
+
+def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
+    """Every unit file that is not as `wanted` (path to text), by the lines that differ, and every drop-in of one."""
+    for path, text in wanted.items():
+        try:
+            found = path.read_text("utf-8", "replace")
+        except OSError:
+            yield _told(str(path), "the unit that kdeploy wrote", "nothing", _FIX)
+            continue
+        ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (text, found))
+        missing = [probe.mask(line) for line in ours if line not in theirs]
+        added = [probe.mask(line) for line in theirs if line not in ours]
+        if missing or added:
+            yield _told(str(path), "; ".join(missing) or "nothing more", "; ".join(added) or "nothing of that", _FIX)
+        more = systemctl.show(path.name).get("DropInPaths")
+        if more:
+            fix = f"systemctl revert {path.name}, or say it in the profile"
+            yield _told(str(path), "nothing that overrides it", more, fix)
+
+
+def enabled(unit: str) -> Iterator[Dict[str, str]]:
+    """Whether the unit that brings the service back is started at boot."""
+    found = systemctl.enabled(unit)
+    if found != "enabled":
+        yield _told(unit, "enabled", found or "unknown", f"systemctl enable {unit}")
+
+
+def _told(what: str, expected: str, found: str, fix: str) -> Dict[str, str]:
+    return {"what": what, "expected": expected, "found": found, "fix": fix}

@@ -1,0 +1,1 @@
+"""Looking at the host, and changing nothing."""

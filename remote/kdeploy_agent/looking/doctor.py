@@ -1,0 +1,76 @@
+"""Verb doctor: what this host is, who serves on it now, and the whole list of precheck, before anything was pushed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+from kdeploy_agent.ground import bounded, processes
+from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.looking import precheck
+from kdeploy_agent.looking.finding import Finding, doubt, well, wrong
+from kdeploy_agent.trees import serving
+
+
+def doctor(call: Call) -> Dict[str, Any]:
+    """Verb: findings as `precheck` has them for the same request, after those about the host; leaves nothing here."""
+    return {"findings": precheck.told(call, _look(call))}
+
+
+def _look(call: Call) -> Iterator[Finding]:
+    release = call.mapping("release")
+    yield well("python", f"{platform.python_version()} ({sys.executable})")
+    yield _git()
+    yield from _rights(call.layout.root)
+    yield from _serves(release)
+    yield from precheck.look(call, pushed=False)
+
+
+def _git() -> Finding:
+    done = None
+    if shutil.which("git"):
+        done = bounded.run(["git", "--version"], 10, {"PATH": os.environ.get("PATH", os.defpath)})
+    if done is None or done.status != 0:
+        return doubt("git", "not installed: every push sends the whole tree", "apt install git")
+    return well("git", done.out.strip().rpartition(" ")[2])
+
+
+def _rights(root: Path) -> Iterator[Finding]:
+    systemd, superuser = Path("/run/systemd/system").is_dir(), os.geteuid() == 0
+    if systemd and superuser:
+        yield well("service", "root under systemd: it will survive a reboot")
+    elif systemd:
+        hint = f"`sudo: true` in hosts.yaml{_sudo()}; without it nothing starts after a reboot"
+        yield doubt("service", f"{_user()} is not root: units are kept by kdeploy itself, below {root}", hint)
+    else:
+        yield doubt("service", "no systemd here: units are kept by kdeploy itself", "nothing starts after a reboot")
+
+
+def _sudo() -> str:
+    try:
+        done = bounded.run(["sudo", "-n", "true"], 10, {"PATH": os.environ.get("PATH", os.defpath)})
+    except OSError:
+        return " needs sudo, which is not installed"
+    return " (it works without a password)" if done is not None and done.status == 0 else " needs NOPASSWD in sudoers"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"user {os.geteuid()}"
+
+
+def _serves(release: Dict[str, Any]) -> Iterator[Finding]:
+    """Who answers where clients of this release will come in; ours are told by the ports."""
+    wanted = serving.ports(release)
+    port = wanted.get("public", wanted["private"])
+    held = [one for one in processes.holders(port) if not processes.environ(one.pid).get("KDEPLOY_SERVICE")]
+    if held:
+        who = ", ".join(f"{one.command} (process {one.pid})" for one in held)
+        yield wrong("serves now", f"port {port}: {who}", "`kdeploy adopt` records it as the way back, then apply")

@@ -1,0 +1,190 @@
+"""What a host says about itself and one service. Reads only."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+from kdeploy_agent.asking import client
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import files, locking, manifests, secrets
+from kdeploy_agent.ground.journal import Journal, Transaction
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.keeping import adopted, units
+from kdeploy_agent.trees import serving, store
+
+_ANSWERS_WITHIN_S = 2.0
+
+
+def facts(call: Call) -> Dict[str, Any]:
+    """Verb: the host, its disk and runtimes, and the state of the service.
+
+    `rehash` (a tree) checks its files too, by `manifest` or by what the releases here say, and whether what serves
+    answers. `documents` (`current`, `previous` or the beginning of a known-good's id) adds what `evidence` says of
+    these releases, but for transcript and verdict.
+    """
+    layout = call.layout
+    space = files.free_space(layout.root)
+    return {
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "now": round(time.time(), 3),
+        "git": _git_version(),
+        "systemd": Path("/run/systemd/system").is_dir(),
+        "keeper": "systemd" if units.by_systemd() else "supervisor",
+        "root": str(layout.root),
+        "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
+        "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
+        "service": _service(layout, call.request.get("rehash"), call.request.get("manifest")),
+        "documents": {name: _document(layout, name) for name in _named(layout, call.request.get("documents"))},
+    }
+
+
+def history(call: Call) -> Dict[str, Any]:
+    """Verb: every transaction the journal knows, the newest first."""
+    folded = list(Journal(call.layout.journal).transactions().values())
+    return {"transactions": [dataclasses.asdict(one) for one in reversed(folded)]}
+
+
+def evidence(call: Call) -> Dict[str, Any]:
+    """Verb: a release's document with what the gate saw of it and said about it."""
+    release = call.text("release")
+    folder = call.layout.evidence(release)
+    found = _document(call.layout, release)
+    if found["release"] is None:
+        raise AgentError("usage", f"there is no release {release} on this host")
+    transcript, verdict = (files.read_json(folder / f"{name}.json") for name in ("transcript", "verdict"))
+    return {**found, "transcript": transcript, "verdict": verdict}
+
+
+def _document(layout: Layout, release: str) -> Dict[str, Any]:
+    """A release's document and the plan it was confirmed with; each may be null."""
+    plan = files.read_json(layout.evidence(release) / "plan.json")
+    return {"release": files.read_json(layout.release(release) / "release.json"), "plan": plan}
+
+
+def _named(layout: Layout, word: Any) -> List[str]:
+    """The releases that `word` means: a caller that chooses among them needs no second question."""
+    live = layout.live()
+    if word == "current":
+        return [live] if live else []
+    if not isinstance(word, str) or not word:
+        return []
+    others = [release for release in good_releases(layout) if word != "previous" or release != live]
+    return others[:1] if word == "previous" else [release for release in others if release.startswith(word)][:2]
+
+
+def good_releases(layout: Layout) -> List[str]:
+    """Every release that was once confirmed and could be started again, the newest first."""
+    stored: Optional[Set[str]] = None
+    found = []
+    for release in Journal(layout.journal).confirmed():
+        document = serving.find_release(layout, release)
+        if document is not None and not present(layout, document):
+            stored = set(store.commits(layout)) if stored is None else stored
+            if document["commit"] not in stored:
+                continue
+        if document is not None:
+            found.append(release)
+    return found
+
+
+def present(layout: Layout, document: Dict[str, Any]) -> bool:
+    """Whether what a release is started from is here: its tree, or how an adopted server was started."""
+    if adopted.is_adopted(document):
+        return (layout.release(document["id"]) / "process.json").is_file()
+    return layout.tree(document["tree"]).is_dir()
+
+
+def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> Dict[str, Any]:
+    keeper = units.of(layout)
+    held = locking.holder(layout.lock)
+    last = Journal(layout.journal).last()
+    server = keeper.status("server")
+    return {
+        "current": layout.live(),
+        "known_good": layout.good(),
+        "known_goods": good_releases(layout),
+        "releases": _names(layout.releases),
+        "trees": [name for name in _names(layout.trees) if "." not in name],
+        "commits": store.commits(layout),
+        "transaction": _last(last, held) if last else None,
+        "lock": held,
+        "secrets": secrets.digests(layout),
+        "units": {name: dataclasses.asdict(keeper.status(name)) for name in ("server", "front")},
+        "rehash": _rehash(layout, rehash, declared) if rehash and _here(layout, rehash) else None,
+        "answers": _answers(layout, server.release) if rehash and server.alive else None,
+    }
+
+
+def _answers(layout: Layout, release: str) -> Dict[str, Any]:
+    """Whether the running server answers, and the front that should let clients in; null where there is none."""
+    try:
+        document = serving.read_release(layout, release)
+    except AgentError as fault:
+        return {"server": {"ok": False, "detail": fault.message}, "front": None}
+    if adopted.is_adopted(document):
+        ails = adopted.ails(document)
+        return {"server": {"ok": not ails, "detail": ails}, "front": None}
+    fronted = document["launch"]["front"]["kind"] != "none"
+    return {
+        "server": _ask(serving.server_url(document), "/model_info"),  # /health takes 1 s: it generates a token
+        "front": _ask(serving.public_url(document), "/v1/models") if fronted else None,
+    }
+
+
+def _ask(url: str, path: str) -> Dict[str, Any]:
+    reply = client.request(url, path, _ANSWERS_WITHIN_S)
+    return {"ok": reply.error is None, "detail": f"{path} at {url}: {reply.error or 'answered'}"}
+
+
+def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    shown = {key: getattr(last, key) for key in ("txn", "state", "goal", "release", "previous", "reason")}
+    return {**shown, "running": bool(held and held["txn"] == last.txn and not last.finished)}
+
+
+def _here(layout: Layout, tree: str) -> bool:
+    return layout.tree(tree).is_dir() or any(one["tree"] == tree for one in adopted.on(layout))
+
+
+def _rehash(layout: Layout, tree: str, declared: Optional[str]) -> Dict[str, Any]:
+    """Every file of a tree compared: with the manifest that was `declared`, else with what the releases here say."""
+    for document in adopted.on(layout):
+        if document["tree"] == tree:
+            wrong, count = adopted.changed_files(layout, document)
+            detail = f"{len(wrong)} files changed: {wrong[0]}" if wrong else f"{count} files are what they were"
+            return {"ok": not wrong, "detail": detail}
+    wanted = (
+        {declared}
+        if declared
+        else {
+            document["manifest"]
+            for document in (serving.find_release(layout, name) for name in _names(layout.releases))
+            if document and document["tree"] == tree
+        }
+    )
+    if len(wanted) != 1:
+        return {"ok": False, "detail": f"no release here says what tree {tree} must contain"}
+    try:
+        count, _ = manifests.verify(layout.tree(tree), wanted.pop())
+    except AgentError as fault:
+        return {"ok": False, "detail": fault.message}
+    return {"ok": True, "detail": f"{count} files are what was declared"}
+
+
+def _names(folder: Path) -> List[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _git_version() -> Optional[str]:
+    if not shutil.which("git"):
+        return None
+    said = subprocess.run(["git", "--version"], stdout=subprocess.PIPE, check=False).stdout.decode().split()
+    return said[2] if len(said) > 2 else None

@@ -1,0 +1,155 @@
+"""The last look before anything is stopped: would this release start on this host? Stops nothing, serves nothing.
+
+Here is the list; the rooms that know how to look are `machine` and `gpus`, `engine` with `inside`, `abi` and `cuda`,
+`models`, and `system`. Each may take its time but none for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+from kdeploy_agent.change.switch import Switch
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import gpus, processes
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.keeping import adopted
+from kdeploy_agent.keeping.units import NAMES
+from kdeploy_agent.keeping.units import of as units_of
+from kdeploy_agent.looking import engine, machine, models, system
+from kdeploy_agent.looking.finding import Finding, doubt, refusal, well, wrong
+from kdeploy_agent.trees import serving, store
+
+
+def precheck(call: Call) -> Dict[str, Any]:
+    """Verb: findings about `release` on this host; stops nothing, starts nothing that serves.
+
+    `machine` is what the profile says the host must be, `archs` by patch set what it was made for, `now` the operator's
+    clock. `strict` makes what is wrong an error of kind `preflight`, so that what was sent ahead behind it is not done.
+    """
+    findings = told(call, look(call))
+    if call.request.get("strict") and not all(finding["ok"] for finding in findings):
+        raise refusal(findings)
+    return {"findings": findings}
+
+
+def told(call: Call, found: Iterator[Finding]) -> List[Finding]:
+    """All findings, each an event as soon as it is there."""
+    findings = []
+    for finding in found:
+        call.emit("finding", **finding)
+        findings.append(finding)
+    return findings
+
+
+def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
+    """The whole list. With `pushed` the tree must be here; else what needs it is left for when it is."""
+    layout, release = call.layout, call.mapping("release")
+    if adopted.is_adopted(release):
+        yield from _adopted(layout, release)
+        return
+    mine: List[gpus.Gpu] = []
+    yield from _gpus(call, release, mine)
+    yield from _tree(layout, release, pushed)
+    yield from engine.look(layout, release, mine)
+    yield from models.look(release)
+    yield from _address(release)
+    yield from ports(layout, release)
+    yield from system.disk(layout.home)
+    yield from system.shared_memory(machine.together(release))
+    yield from system.limits(machine.together(release))
+    if "now" in call.request:
+        yield from system.clock(call.number("now"))
+
+
+def _adopted(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
+    """Of what kdeploy did not make it only knows how it was started, and that its port can be had."""
+    try:
+        adopted.recorded(layout, release)
+        yield well("adopted", f"{release['id']} can be started as it was found")
+    except AgentError as fault:
+        yield wrong("adopted", fault.message, fault.hint)
+    yield from ports(layout, release)
+
+
+def _tree(layout: Layout, release: Dict[str, Any], pushed: bool) -> Iterator[Finding]:
+    tree = layout.tree(release["tree"])
+    if tree.is_dir():
+        return
+    known = serving.find_release(layout, release["id"])  # which commit a tree is made from, only its own release says
+    if pushed and known and known["tree"] == tree.name and known["commit"] in store.commits(layout):
+        try:
+            store.ensure(layout, known, lambda _: None)  # its folder is gone, what it is made from is not
+            return
+        except AgentError as fault:
+            yield wrong("tree", fault.message, fault.hint)
+            return
+    detail = f"tree {tree.name} is not on this host"
+    if pushed:
+        yield wrong("tree", detail, "send it first (verb receive)")
+    else:
+        yield doubt("tree", f"{detail}: import, arguments and Python ABI are unchecked", "`kdeploy apply` sends it")
+
+
+def _gpus(call: Call, release: Dict[str, Any], mine: List[gpus.Gpu]) -> Iterator[Finding]:
+    """Findings about the GPUs, and into `mine` those that the release's server will see."""
+    declared = call.mapping("machine")
+    if not declared and not machine.needs_gpus(release):
+        return
+    try:
+        found, running = gpus.query(), gpus.apps()
+    except AgentError as fault:
+        yield wrong("gpus", fault.message, fault.hint)
+        return
+    if not found and not declared:
+        fix = "install the driver; `device: cpu` in serve.args says that none is needed"
+        seen = "nvidia-smi shows no GPU" if gpus.tool() else "there is no nvidia-smi"
+        yield doubt("gpus", f"{seen}: GPUs are not looked at", fix)
+        return
+    if declared:
+        yield from machine.as_declared(declared, found)
+    mine += machine.usable(release, found)
+    yield from machine.fits_sets(call.mapping("archs"), mine)
+    yield from machine.health(mine)
+    yield from machine.whole(mine, all_of_it=bool(declared) or machine.together(release) > 1)
+    yield from machine.fabric(mine, bool(declared.get("nvlink")))
+    units = units_of(call.layout)
+    ours = {pid for name in NAMES for pid in units.members(name)}
+    yield from machine.strangers(mine, running, ours, whole_machine=bool(declared))
+    yield from system.kernel_log()
+
+
+def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
+    """Who holds each port of the release: nobody, or our own units, which will give theirs up."""
+    switch = Switch(layout, units_of(layout), print)
+    for what, port in serving.ports(release).items():
+        try:
+            switch.check_port(what, port)
+            held = processes.holders(port)
+            yield well(f"{what} port", f"{port} is {'ours' if held else 'free'}")
+        except AgentError as fault:
+            yield wrong(f"{what} port", fault.message, fault.hint)
+
+
+def _address(release: Dict[str, Any]) -> Iterator[Finding]:
+    """Whether this host has the address at which clients are to come in."""
+    front = release["launch"]["front"]
+    if front["kind"] == "none":
+        return
+    host = front.get("host") or serving.LOOPBACK
+    try:
+        family, kind, number, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, number) as tried:
+            tried.bind(place)
+    except OSError as fault:
+        detail = f"this host cannot listen at {host}: {fault.strerror or fault}"
+        yield wrong("public address", detail, "correct 'host' of the profile: an address of this host")
+        return
+    yield well("public address", host)
+    if front["kind"] == "socket" and not (Path("/run/systemd/system").is_dir() and os.geteuid() == 0):
+        yield wrong(
+            "front", "a front of kind 'socket' is systemd's, and we are not root under systemd here", "'router'"
+        )

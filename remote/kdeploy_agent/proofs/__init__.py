@@ -1,0 +1,1 @@
+"""Patch sets' proofs, run here."""

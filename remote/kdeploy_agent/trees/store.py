@@ -1,0 +1,224 @@
+"""Trees arrive as git bundles, or as an archive where there is no git, and are placed whole, verified and read-only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import files, manifests
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.locking import wait_for
+from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.keeping import adopted
+from kdeploy_agent.trees import archive
+
+_REFS = "refs/kdeploy/"
+_SPARE_BYTES = 256 * 1024 * 1024
+_SPARE_INODES = 1000
+# A tree's own .gitattributes must not change a byte on the way to disk; this file outranks it.
+_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
+
+
+def receive(call: Call) -> Dict[str, Any]:
+    """Verb: take a bundle (may be empty) and place its commit as trees/<tree>; gives `files, bytes`.
+
+    With `form` `tar` the payload is a gzipped tar of the tree's files instead: that needs no git and leaves no store.
+    Safe to repeat after any interruption. Raises `integrity` when bundle or files are not what they should be,
+    `preflight` when the disk cannot hold them.
+    """
+    layout, commit, manifest = call.layout, call.text("commit"), call.text("manifest")
+    tree = layout.tree(call.text("tree"))
+    by_tar = call.request.get("form") == "tar"
+    files.make_private(layout.home)
+    with wait_for(layout.home / "store.lock"):
+        _need(layout.home, 0, 0, "what is sent")
+        bundle = layout.home / "incoming.bundle"
+        try:
+            with bundle.open("wb") as file:
+                shutil.copyfileobj(call.payload, file, 1 << 20)
+            if tree.exists():
+                try:
+                    count, size = manifests.verify(tree, manifest)
+                    if not by_tar:
+                        _keep(layout, commit, bundle)
+                    return {"files": count, "bytes": size}
+                except AgentError as fault:
+                    call.emit(
+                        "note", text=f"trees/{tree.name} is not what was placed: {fault.message}; placing it anew"
+                    )
+            if by_tar:
+                count, size = _place_archive(layout, tree, bundle, manifest)
+            else:
+                _open_store(layout)
+                _keep(layout, commit, bundle)
+                count, size = _place(layout, tree, commit, manifest)
+        finally:
+            files.wipe(bundle)
+    return {"files": count, "bytes": size}
+
+
+def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None]) -> None:
+    """Verify the tree of `release`, and place it anew from the store when it is not what was declared any more.
+
+    Raises `integrity` when that cannot be done either.
+    """
+    if adopted.is_adopted(release):  # its files are not ours to put right
+        wrong, _ = adopted.changed_files(layout, release)
+        if wrong:
+            note(f"{len(wrong)} files of {release['adopted']['package']} changed since it was adopted: {wrong[0]}")
+        return
+    tree = layout.tree(release["tree"])
+    try:
+        manifests.verify(tree, release["manifest"])
+    except AgentError as fault:
+        if not shutil.which("git") or not (layout.store / "HEAD").is_file():
+            hint = "apply its profile again: without git a host cannot place a tree anew from its own store"
+            raise AgentError("integrity", fault.message, hint) from fault
+        note(f"{fault.message}; placing it anew")
+        with wait_for(layout.home / "store.lock"):
+            _place(layout, tree, release["commit"], release["manifest"])
+
+
+def pristine(layout: Layout, commit: str, manifest: str) -> Path:
+    """The folder of the tree of `commit`, which came here as the ancestor of another; placed from the store if need be.
+
+    No release needs it, so it may be pruned at any time: the caller holds the store's lock. Raises `preflight` without
+    git or the commit, `integrity` when its files are not those of `manifest`.
+    """
+    if not shutil.which("git") or not (layout.store / "HEAD").is_file():
+        raise AgentError("preflight", f"the tree of {commit} cannot be placed here: git or its store is not here")
+    try:
+        tree = layout.tree(_git(layout, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}").strip())
+    except AgentError as fault:
+        raise AgentError("preflight", f"the commit {commit} is not on this host", "apply again: it is sent") from fault
+    if tree.is_dir():
+        try:
+            manifests.verify(tree, manifest)
+            return tree
+        except AgentError:
+            pass
+    _place(layout, tree, commit, manifest)
+    return tree
+
+
+def commits(layout: Layout) -> List[str]:
+    """Commits whose objects are in the store, so that a bundle may leave them out."""
+    if not layout.store.is_dir() or not shutil.which("git"):
+        return []
+    return _git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
+
+
+def forget(layout: Layout, commit: str) -> None:
+    """Let go of a commit that is in the store: git may drop its objects some day."""
+    _git(layout, "update-ref", "-d", _REFS + commit)
+
+
+def _open_store(layout: Layout) -> None:
+    if not shutil.which("git"):
+        raise AgentError("preflight", "git is not installed on this host", "install git (apt install git)")
+    if not (layout.store / "HEAD").is_file():
+        init = ["git", "init", "--quiet", "--bare", "--template=", str(layout.store)]
+        try:
+            _run([*init, "--object-format=sha1"])  # a machine's default may be another
+        except AgentError:  # git older than 2.28 knows no other
+            _run(init)
+    files.write(layout.store / "info" / "attributes", _ATTRIBUTES.encode())
+
+
+def _keep(layout: Layout, commit: str, bundle: Path) -> None:
+    # A ref keeps the objects from being collected, and is what `commits` tells the operator.
+    if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
+        raise AgentError("usage", f"{commit!r} is not a commit id")
+    if bundle.stat().st_size:
+        _git(layout, "bundle", "unbundle", str(bundle))
+    _git(layout, "cat-file", "-e", f"{commit}^{{commit}}")
+    _git(layout, "update-ref", _REFS + commit, commit)
+
+
+def _place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int, int]:
+    listing = _git(layout, "ls-tree", "-r", "-l", "-z", commit).split("\0")[:-1]
+    sizes = [int(size) for size in (entry.split("\t", 1)[0].split()[3] for entry in listing) if size != "-"]
+    _need(layout.home, sum(sizes), len(sizes) * 2, f"tree {tree.name}")
+    partial = tree.with_name(tree.name + ".partial")
+    index = tree.with_name(tree.name + ".index")
+    files.wipe(partial)
+    files.wipe(index)
+    partial.mkdir(parents=True)
+    place = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(partial)}
+    _git(layout, "read-tree", commit, **place)
+    _git(layout, "checkout-index", "--all", "--quiet", **place)
+    files.wipe(index)
+    return _install(layout, tree, partial, manifest)
+
+
+def _place_archive(layout: Layout, tree: Path, packed: Path, manifest: str) -> Tuple[int, int]:
+    partial = tree.with_name(tree.name + ".partial")
+    files.wipe(partial)
+    partial.mkdir(parents=True)
+
+    def need(size: int, count: int) -> None:
+        _need(layout.home, size, count, f"tree {tree.name}")
+
+    try:
+        with packed.open("rb") as file:
+            archive.unpack(file, partial, need)
+        return _install(layout, tree, partial, manifest)
+    except BaseException:
+        files.wipe(partial)  # without a store nothing can be taken up where it stopped
+        raise
+
+
+def _install(layout: Layout, tree: Path, partial: Path, manifest: str) -> Tuple[int, int]:
+    """Put a tree that was written beside its place there, when every file of it is right."""
+    count, size = manifests.verify(partial, manifest)
+    files.protect(partial)
+    files.sync_filesystem(partial)
+    drifted = tree.with_name(tree.name + ".drifted")
+    files.wipe(drifted)
+    if tree.exists():
+        tree.replace(drifted)
+    files.wipe(layout.cache(tree.name))  # what was compiled from an edited file could serve on
+    partial.replace(tree)
+    files.sync_folder(tree.parent)
+    files.wipe(drifted)
+    return count, size
+
+
+def _need(folder: Path, size: int, inodes: int, what: str) -> None:
+    space = files.free_space(folder)
+    free = space.f_bavail * space.f_frsize
+    if free < size + _SPARE_BYTES:
+        raise AgentError(
+            "preflight",
+            f"{what} needs {(size + _SPARE_BYTES) >> 20} MB on the disk of {folder}, {free >> 20} MB are free",
+            "make room, or set another root",
+        )
+    if space.f_files and space.f_favail < inodes + _SPARE_INODES:  # some filesystems count no inodes and say 0
+        raise AgentError("preflight", f"{what} needs {inodes} inodes on {folder}, {space.f_favail} are free")
+
+
+def _git(layout: Layout, *arguments: str, **environ: str) -> str:
+    # The store may belong to another user than root (sudo): git would refuse without safe.directory.
+    return _run(["git", "-c", "safe.directory=*", "--git-dir", str(layout.store), *arguments], **environ)
+
+
+def _run(argv: List[str], **environ: str) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    clean.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null", LC_ALL="C", **environ)
+    done = subprocess.run(argv, env=clean, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip()[-600:]
+        verb = next((word for word in argv[1:] if word in _EXPLAINED), "")
+        raise AgentError("integrity", f"git {verb} failed: {said}", _EXPLAINED.get(verb, ""))
+    return done.stdout.decode("utf-8", "surrogateescape")
+
+
+_EXPLAINED = {
+    "init": "",
+    "unbundle": "the bundle is damaged or cut short, or builds on commits that are not here: send it again, whole",
+    "cat-file": "the commit was neither in the bundle nor here before: send a whole bundle",
+}
