@@ -7,11 +7,11 @@ import signal
 import sys
 from typing import Any
 
-from kdeploy.cli import care, hosts, patches
+from kdeploy.cli import hosts, patches, upkeep
 from kdeploy.cli.app import app
 from kdeploy.errors import ExitCode
 
-__all__ = ["app", "care", "hosts", "main", "patches"]
+__all__ = ["app", "hosts", "main", "patches", "upkeep"]
 
 
 def main() -> None:

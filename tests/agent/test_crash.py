@@ -1,6 +1,6 @@
 """Kill the agent at every line of the journal: the live release is never lost, and nothing is left half done.
 
-KDEPLOY_CRASH_AT kills the process that writes that line right after it is on disk (kdeploy_agent/journal.py).
+KDEPLOY_CRASH_AT kills the process that writes that line right after it is on disk (kdeploy_agent/ground/journal.py).
 """
 
 from __future__ import annotations
