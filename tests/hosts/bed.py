@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .image import CGROUPS
+from .machine import free_address, free_port, keygen, mount, mounts, remove_cgroup, unmount_below
 
 SSH_PORT = 2222
 AT_ONCE = 2
@@ -110,7 +110,7 @@ class Host:
     def close(self) -> None:
         """Cut the power and take the file system away."""
         self.kill()
-        _unmount_below(self.folder)
+        unmount_below(self.folder)
         shutil.rmtree(self.folder)
 
     def ssh(
@@ -150,7 +150,7 @@ class Host:
 
     def free_port(self) -> int:
         """A port that nobody uses on any address, below those that the kernel gives out."""
-        return _free_port()
+        return free_port()
 
     def _greets(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, SSH_PORT), 1) as link:
@@ -162,7 +162,7 @@ class Host:
         if self._nspawn is not None:
             self._nspawn.wait(30)
             self._nspawn = None
-        _remove_cgroup(self.cgroup)
+        remove_cgroup(self.cgroup)
 
 
 @dataclass
@@ -181,7 +181,7 @@ class Bed:
         sweep()
         bed = cls(image, Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")))
         (bed.home / ".ssh").mkdir(parents=True, mode=0o700)
-        _keygen(bed.home / ".ssh/id_ed25519")
+        keygen(bed.home / ".ssh/id_ed25519")
         bed._introduce()
         return bed
 
@@ -210,7 +210,7 @@ class Bed:
         """End every host; insists that nothing is left."""
         for host in list(self.hosts.values()):
             host.close()
-        left = [line for line in _mounts() if str(self.folder) in line]
+        left = [line for line in mounts() if str(self.folder) in line]
         left += [str(cgroup) for cgroup in CGROUPS.glob(f"{self.folder.name}-*")]
         assert not left, f"left behind: {left}"
         shutil.rmtree(self.folder)
@@ -220,7 +220,7 @@ class Bed:
             binds = [*binds, f"--bind={self.folder}/{name}/small:/opt/kdeploy"]
         with self._lock:
             assert name not in self.hosts
-            address = _free_address({host.address for host in self.hosts.values()})
+            address = free_address({host.address for host in self.hosts.values()}, SSH_PORT)
             self.hosts[name] = Host(name, address, self.folder / name, self.home, binds)
             return self.hosts[name]
 
@@ -228,14 +228,14 @@ class Bed:
         disk = host.folder / "disk"
         host.root.mkdir(parents=True)
         disk.mkdir()
-        _mount("tmpfs", disk, f"size={size}")  # an overlay cannot have its upper layer on another overlay
+        mount("tmpfs", disk, f"size={size}")  # an overlay cannot have its upper layer on another overlay
         for layer in ("upper", "work"):
             (disk / layer).mkdir()
         layers = f"lowerdir={self.image},upperdir={disk}/upper,workdir={disk}/work"
-        _mount("overlay", host.root, layers)
+        mount("overlay", host.root, layers)
         if small:
             (host.folder / "small").mkdir()
-            _mount("tmpfs", host.folder / "small", f"size={small},mode=755")
+            mount("tmpfs", host.folder / "small", f"size={small},mode=755")
         self._furnish(host)
 
     def _furnish(self, host: Host) -> None:
@@ -247,7 +247,7 @@ class Bed:
             f"Port {SSH_PORT}\nListenAddress {host.address}\nPermitRootLogin prohibit-password\n"
             "HostKey /etc/ssh/ssh_host_ed25519_key\nMaxStartups 100\nUseDNS no\n"
         )
-        _keygen(etc / "ssh/ssh_host_ed25519_key")
+        keygen(etc / "ssh/ssh_host_ed25519_key")
         public = (etc / "ssh/ssh_host_ed25519_key.pub").read_text()
         ours = (self.home / ".ssh/id_ed25519.pub").read_text()
         for user, home in (("root", "root"), ("deploy", "home/deploy"), ("guest", "home/guest")):
@@ -282,54 +282,6 @@ def sweep() -> None:
             continue
         for cgroup in CGROUPS.glob(f"{folder.name}-*"):
             (cgroup / "cgroup.kill").write_text("1")
-            _remove_cgroup(cgroup)
-        _unmount_below(folder)
+            remove_cgroup(cgroup)
+        unmount_below(folder)
         shutil.rmtree(folder)
-
-
-def _free_address(taken: set[str]) -> str:
-    while True:
-        address = f"127.{random.randint(64, 254)}.{random.randint(0, 254)}.{random.randint(1, 254)}"
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((address, SSH_PORT))
-            if address not in taken:
-                return address
-
-
-def _free_port() -> int:
-    while True:
-        port = random.randint(20000, 32000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("0.0.0.0", port))
-            return port
-
-
-def _keygen(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
-
-
-def _mount(kind: str, target: Path, options: str) -> None:
-    subprocess.run(["mount", "-t", kind, "-o", options, kind, str(target)], check=True)
-
-
-def _mounts() -> list[str]:
-    return [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-
-
-def _unmount_below(folder: Path) -> None:
-    for target in reversed([one for one in _mounts() if Path(one).is_relative_to(folder)]):
-        subprocess.run(["umount", target], check=False)
-        subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
-
-
-def _remove_cgroup(cgroup: Path, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while cgroup.exists():
-        for inner in sorted((one for one in cgroup.rglob("*") if one.is_dir()), reverse=True):
-            with contextlib.suppress(OSError):
-                inner.rmdir()
-        with contextlib.suppress(OSError):
-            cgroup.rmdir()
-            return
-        assert time.monotonic() < end, f"processes stay in {cgroup}"
-        time.sleep(0.02)
