@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -129,6 +130,7 @@ def main() -> None:
         Pyinfra.program = tool(asked.venvs.resolve(), "pyinfra", "pyinfra")
         Ansible.program = tool(asked.venvs.resolve(), "ansible", "ansible-playbook")
         kinds += [Pyinfra, Ansible]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us so wants nothing left behind
     image.prepare()
     bed = Bed.make(image.root_file_system(places.cache()))
     try:
