@@ -109,6 +109,37 @@ def test_restarts_end_and_begin_anew_with_a_change(station: Station) -> None:
     station.serves(release)
 
 
+def test_a_candidate_is_not_restarted(station: Station) -> None:
+    """Nobody of ours is left to see it end: systemd starts it again, and it does not become a server."""
+    before = station.apply("one")
+    assert station.receive("two").ok
+    order = station.order(station.release("two"))
+    station.launch(order, KDEPLOY_CRASH_AT="PROBED:done", KDEPLOY_CRASH_GUARDIAN="1")
+    station.wait_until_abandoned()
+    station.host.ssh("kill", "-SEGV", str(station.facts()["units"]["server"]["pid"]))
+    wait(lambda: station.show(SERVER, "ActiveState", "ExecMainStatus") == ["failed", "78"])
+    told = station.facts()["units"]["server"]
+    assert (told["alive"], told["restarts"], told["note"]) == (False, 0, "killed by signal 11; not restarted")
+    assert sum("kdeploy: starting release" in line for line in station.said("server", 200)) == 2  # one's and two's
+    assert station.agent("recover").ok["state"] == "ROLLED_BACK"
+    station.serves(before)
+
+
+def test_a_change_does_not_have_systemd_read_its_units_again(station: Station) -> None:
+    def reloads() -> int:
+        return station.host.sh("journalctl -b -o cat --no-pager _PID=1").count("Reloading.")
+
+    station.apply("one")
+    before = reloads()
+    assert before
+    station.serves(station.apply("two"))
+    assert reloads() == before
+    station.host.sh(f"sed -i s/Restart=always/Restart=no/ /run/systemd/system/{SERVER}")  # and nobody told systemd
+    assert any("Restart" in one["expected"] for one in station.agent("verify").ok["drifts"])
+    station.serves(station.apply("one"))
+    assert reloads() == before + 1 and station.show(SERVER, "Restart", "NeedDaemonReload") == ["always", "no"]
+
+
 def test_a_server_is_not_restarted_from_other_files(station: Station) -> None:
     release = station.apply("one")
     edited = station.layout.tree(release["tree"]) / "unix.txt"

@@ -70,7 +70,7 @@ def _serve(layout: Layout, journal: Journal, release: str) -> bool:
 def _close(switch: Switch) -> None:
     """What did not pass is not left half open."""
     try:
-        switch.close()
+        switch.shut()
     except AgentError as fault:
         _say(fault.message)
 

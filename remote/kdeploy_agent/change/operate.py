@@ -6,11 +6,12 @@ Cutting a watching connection changes nothing on the host.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from kdeploy_agent.asking import probe
 from kdeploy_agent.change import runner
-from kdeploy_agent.change.switch import Switch
+from kdeploy_agent.change.switch import POLL_S, Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, secrets
 from kdeploy_agent.ground.follow import Follow
@@ -23,6 +24,7 @@ from kdeploy_agent.keeping import units
 from kdeploy_agent.keeping.units import NAMES, show, tail
 from kdeploy_agent.trees import serving
 
+_LOOK_S = 0.1  # between looks at who holds the lock, which is taken for an instant for that
 _HEALERS = 2  # that one watcher starts: a third would end like the two before
 
 
@@ -76,7 +78,7 @@ def stop(call: Call) -> Dict[str, Any]:
         runner.end_stopped(call.layout)
         journal = Journal(call.layout.journal)
         journal.append(verb="stop", by=by, phase="intent")
-        Switch(call.layout, units.of(call.layout), lambda text: call.emit("note", text=text)).close()
+        Switch(call.layout, units.of(call.layout), lambda text: call.emit("note", text=text)).shut()
         journal.append(verb="stop", by=by, phase="done")
     return {"stopped": True}
 
@@ -157,10 +159,13 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
     layout = call.layout
     states, notes = Follow(layout.journal), Follow(layout.transaction(txn) / "notes.jsonl")
     alone = healers = 0
+    at, seen, looks_at = None, -1, 0.0
     while True:
         if not listening():  # what was begun goes on without
             raise BrokenPipeError
-        at = _find(layout, txn)  # looked up first: whoever sees the end has been told every line up to it
+        size = _size(layout.journal)
+        if size != seen:  # looked up first: whoever sees the end has been told every line up to it
+            at, seen = _find(layout, txn), size
         for raw in notes.lines():
             note = parse_line(raw)
             if note and "note" in note:
@@ -173,7 +178,9 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
             return _told(at, layout)
         if at is not None and not at.finished and enough(at):
             return _told(at, layout)
-        alone = alone + 1 if locking.holder(layout.lock) is None else 0
+        if time.monotonic() >= looks_at:
+            alone = alone + 1 if locking.holder(layout.lock) is None else 0
+            looks_at = time.monotonic() + _LOOK_S
         if alone >= 3:
             healers, alone = healers + 1, 0
             if at is None or healers > _HEALERS:
@@ -181,7 +188,14 @@ def _watch(call: Call, txn: str, enough: Callable[[Transaction], bool]) -> Dict[
                 what = "ended before it began; nothing was stopped" if at is None else "could not be healed"
                 raise AgentError("fault", f"transaction {txn} {what}: {said}", "see 'logs' of unit runner")
             runner.launch_healer(layout, "the watching operator")
-        time.sleep(0.1)
+        time.sleep(POLL_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _still_held(layout: Layout, txn: str) -> bool:

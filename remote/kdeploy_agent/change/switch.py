@@ -10,14 +10,16 @@ from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import adopted
-from kdeploy_agent.keeping.units import NAMES, Units, name_holders
+from kdeploy_agent.keeping.units import NAMES, Status, Units, name_holders
 from kdeploy_agent.trees import serving
 
 Note = Callable[[str], None]
 
 OPENS_WITHIN_S = 60.0
 _BRIEF_WITHIN_S = 120.0
-_POLL_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
+POLL_S = 0.02  # between looks at a file that another process of ours writes
+_SAID_WITHIN_S = 2.0
+_ASK_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
 _STRIKES = 3  # SGLang 0.5.11 leaves a /health unanswered now and then: one silence proves nothing
 
 
@@ -32,10 +34,16 @@ class Switch:
         self._layout = layout
         self._units = units
         self._note = note
+        self._seen = (0, "")  # the server's process and its identity
 
     def close(self) -> None:
         """Let no client in, then stop the server. Raises AgentError naming what does not go."""
         self._units.stop(*NAMES)
+
+    def shut(self) -> None:
+        """The same, for good: nothing is to be started after it."""
+        self.close()
+        self._units.tidy(*NAMES)
 
     def check_ports(self, release: Dict[str, Any]) -> None:
         """Raise `preflight` when a port of the release cannot be had; our own units will give theirs up."""
@@ -75,10 +83,13 @@ class Switch:
     def open(self, release: Dict[str, Any]) -> None:
         """Start the front and wait until a client would be answered through it."""
         if adopted.is_adopted(release):
+            self._units.tidy("front")
             return  # it has no front of ours, and is as open as it ever was
         front = serving.front(self._layout, release)
         if front is not None:
             self._units.start(front)
+        else:
+            self._units.tidy("front")
         end = time.monotonic() + OPENS_WITHIN_S
         while True:
             reply = client.request(serving.public_url(release), "/v1/models", 5.0)
@@ -87,7 +98,7 @@ class Switch:
             self.must_live(release)
             if time.monotonic() > end:
                 raise Failed(f"the public port does not answer: {reply.error}{self._last_words('front')}")
-            time.sleep(_POLL_S)
+            time.sleep(_ASK_S)
 
     def serve(self, release: Dict[str, Any], start_s: float = 0.0) -> None:
         """Serve a release that was proven here before: start it, ask the brief questions of its plan, let clients in.
@@ -129,7 +140,7 @@ class Switch:
                 raise Failed(f"{release['id']} ended: {self._units.status('server').note}{self._last_words('server')}")
             if time.monotonic() > deadline:
                 raise Failed(f"{release['id']} did not become ready: {ails}{self._last_words('server')}")
-            time.sleep(_POLL_S)
+            time.sleep(_ASK_S)
 
     def _holders(self, release: Dict[str, Any]) -> List[processes.Holder]:
         return processes.holders(release["launch"]["port"])
@@ -152,9 +163,18 @@ class Switch:
         for name in NAMES:
             if name == "front" and release["launch"]["front"]["kind"] == "none":
                 continue
-            status = self._units.status(name)
+            status = self._told(name, release["id"])
             if not status.alive or status.release != release["id"]:
                 raise Failed(f"the {name} ended ({status.note or 'it is gone'}){self._last_words(name)}")
+
+    def _told(self, name: str, release: str) -> Status:
+        """What a unit of the release does; of one that has just ended its keeper may have yet to say how."""
+        end = time.monotonic() + _SAID_WITHIN_S
+        while True:
+            status = self._units.status(name)
+            if status.alive or status.note or status.release != release or time.monotonic() >= end:
+                return status
+            time.sleep(POLL_S)
 
     def serves(self, release: Dict[str, Any]) -> bool:
         """Whether this release serves clients at this moment."""
@@ -165,8 +185,12 @@ class Switch:
         return self._ails(release) is None
 
     def server_alive(self) -> bool:
-        """Whether the server's process lives."""
-        return self._units.status("server").alive
+        """Whether the server's process lives. While the one that was seen does, its keeper is not asked."""
+        if processes.is_same(*self._seen):
+            return True
+        status = self._units.status("server")
+        self._seen = (status.pid, processes.identity(status.pid) or "") if status.alive else (0, "")
+        return status.alive
 
     def allow_restarts(self, release: Dict[str, Any]) -> None:
         """The release is trusted: its processes may be started again when they end."""

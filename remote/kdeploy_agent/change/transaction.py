@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent.asking import probe
 from kdeploy_agent.change import inspection
-from kdeploy_agent.change.switch import Failed, Switch
+from kdeploy_agent.change.switch import POLL_S, Failed, Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, secrets
 from kdeploy_agent.ground.journal import DONE, INTENT, Journal, Transaction
@@ -210,7 +210,7 @@ class Run:
                 raise Failed(f"no decision within {self.order.decide_s:.0f} s: the operator is gone")
             if not self.switch.server_alive():
                 raise Failed("the server ended while it waited for a decision")
-            time.sleep(0.1)
+            time.sleep(POLL_S)
         verdict: Dict[str, Any] = files.read_json(path)
         if not verdict["accept"]:
             self._record(verdict)
@@ -253,7 +253,7 @@ class Run:
             files.point(self.layout.current, self.layout.release(at.previous))
         self._keep_known_good(at.known_good)
         try:
-            self.switch.close()
+            self.switch.shut()
         except AgentError as fault:
             return [fault.message]
         return []

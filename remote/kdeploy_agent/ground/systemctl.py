@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -15,18 +16,49 @@ PERSISTENT = Path("/etc/systemd/system")
 _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
 _SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
-    "Restart", "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath",
-    "DropInPaths",
+    "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath", "DropInPaths",
+    "NeedDaemonReload",
 )  # fmt: skip
 
 
 def show(unit: str) -> Dict[str, str]:
     """What systemd knows of a unit, by property; LoadState is `not-found` when there is none."""
-    done = _run("systemctl", "show", f"--property={','.join(_SHOWN)}", "--", unit)
-    if done.returncode != 0:
+    return show_all([unit])[unit]
+
+
+def show_all(units: Sequence[str]) -> Dict[str, Dict[str, str]]:
+    """The same of several units, by their names."""
+    done = _run("systemctl", "show", f"--property={','.join(_SHOWN)}", "--", *units)
+    blocks = done.stdout.decode("utf-8", "replace").strip("\n").split("\n\n")
+    if done.returncode != 0 or len(blocks) != len(units):
         raise AgentError("fault", f"systemd does not answer: {_said(done)}", "see: systemctl status")
-    pairs = (line.partition("=") for line in done.stdout.decode("utf-8", "replace").splitlines())
-    return {key: value for key, _, value in pairs}
+    pairs = [(line.partition("=") for line in block.splitlines()) for block in blocks]
+    return {unit: {key: value for key, _, value in found} for unit, found in zip(units, pairs)}
+
+
+def unread(shown: Dict[str, str]) -> bool:
+    """Whether a unit's file is not as systemd has read it."""
+    return shown["LoadState"] != "loaded" or shown["NeedDaemonReload"] != "no"
+
+
+def take(path: Path) -> bool:
+    """Remove a file; gives whether it was there."""
+    there = path.exists()
+    path.unlink(missing_ok=True)
+    return there
+
+
+def put(path: Path, text: str) -> bool:
+    """Have a file there with this text; gives whether it had to be written."""
+    with contextlib.suppress(OSError):
+        if path.read_text("utf-8", "replace") == text:
+            return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, "utf-8")
+    beside.chmod(0o644)
+    beside.replace(path)
+    return True
 
 
 def start(*units: str) -> str:

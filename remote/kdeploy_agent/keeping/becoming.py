@@ -26,7 +26,11 @@ def execute(layout: Layout, name: str) -> int:
     if spec is None:
         print(f"kdeploy: unit {name} of {layout.service} was stopped; use `kdeploy apply` to serve", flush=True)
         return NOT_STARTED
-    files.write(folder / f"{name}.run", files.canonical({"invocation": os.environ.get("INVOCATION_ID", "")}))
+    run = folder / f"{name}.run"
+    if run.exists() and not (folder / f"{name}.restart").exists():
+        print(f"kdeploy: unit {name} ended before it was trusted; it is not restarted", flush=True)
+        return NOT_STARTED
+    files.write(run, files.canonical({"invocation": os.environ.get("INVOCATION_ID", "")}))
     print(banner(spec.release), flush=True)
     try:
         verify(spec)

@@ -158,6 +158,7 @@ class Beside(Units):
         """See Units; what is kept by somebody else is started by them."""
         one = self._of(spec.release)
         if one is not None and one.keeper.starts:
+            self._own.tidy(spec.name)
             one.start()
         else:
             self._own.start(spec)
@@ -216,6 +217,10 @@ class Beside(Units):
     def survive(self) -> str:
         """See Units."""
         return self._own.survive()
+
+    def tidy(self, *names: str) -> None:
+        """See Units."""
+        self._own.tidy(*names)
 
     def going_down(self) -> bool:
         """See Units."""

@@ -8,18 +8,14 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import time
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Set
 
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, processes, systemctl
 from kdeploy_agent.ground.layout import Layout
-from kdeploy_agent.keeping import detach, draining, unit_drift, unit_files
-from kdeploy_agent.keeping.units import NAMES, RESTARTS, WINDOW_S, Spec, Status, Units, banner
-
-_KILLED = "2"  # ExecMainCode, as waitid tells it: 1 exited, 2 killed, 3 dumped
-_DUMPED = "3"
+from kdeploy_agent.keeping import detach, draining, unit_drift, unit_ends, unit_files
+from kdeploy_agent.keeping.units import NAMES, Spec, Status, Units, banner
 
 
 class Systemd(Units):
@@ -33,13 +29,13 @@ class Systemd(Units):
 
     def start(self, spec: Spec) -> None:
         """See Units. With `listen` it is the port that is opened; its process comes with the first connection."""
-        if self.members(spec.name) or self._written(spec.name):
+        if self.members(spec.name) or self.path(spec.name, "json").exists() or self._active(spec.name):
             self.stop(spec.name)
         self.check(spec)
-        for suffix in ("run", "refused"):
+        for suffix in ("restart", "run", "refused", "ended"):
             self.path(spec.name, suffix).unlink(missing_ok=True)
         self._keep(spec)
-        self._write(spec, restart=False)
+        self._write(spec)
         opened = self._names.socket if spec.listen else self._names.unit(spec.name)
         complaint = systemctl.start(opened)
         if complaint:
@@ -48,8 +44,8 @@ class Systemd(Units):
 
     def check(self, spec: Spec) -> None:
         """See Units: a unit of the name may be another root's, or another service's whose name ends like ours."""
-        for unit in self._all(spec.name):
-            stranger = self._stranger(Path(systemctl.show(unit).get("FragmentPath") or systemctl.RUNTIME / unit))
+        for unit, shown in systemctl.show_all(self._all(spec.name)).items():
+            stranger = self._stranger(Path(shown.get("FragmentPath") or systemctl.RUNTIME / unit))
             if stranger:
                 raise AgentError("preflight", stranger, "stop that service, or name this one differently")
         if spec.listen and draining.proxy() is None:
@@ -62,33 +58,38 @@ class Systemd(Units):
     def allow_restarts(self, name: str) -> None:
         """See Units. What was started until now does not count."""
         spec = Spec.read(self.path(name, "json"))
-        if spec is not None:
-            self._write(spec, restart=True)
+        if spec is not None and not spec.listen:
+            systemctl.reset(self._names.unit(name))
+            files.write(self.path(name, "restart"), b"always\n")
 
     def status(self, name: str) -> Status:
         """See Units. A unit that only listens is alive, without a process."""
         spec = Spec.read(self.path(name, "json"))
         if spec is None:
             return Status(note="stopped")
-        shown = systemctl.show(self._names.unit(name))
+        known = systemctl.show_all([self._names.unit(name), *([self._names.socket] if spec.listen else [])])
+        shown = known[self._names.unit(name)]
         alive = shown["ActiveState"] in ("active", "reloading", "deactivating") and shown["MainPID"] != "0"
         pid = int(shown["MainPID"]) if alive else 0
         began = shown["ExecMainStartTimestampMonotonic"]
         if spec.listen:
-            opened = systemctl.show(self._names.socket)
+            opened = known[self._names.socket]
             alive, began = opened["ActiveState"] == "active", opened["ActiveEnterTimestampMonotonic"]
             shown = {**shown, **{key: opened[key] for key in ("LoadState", "ActiveState", "Result")}}
         refused = _read(self.path(name, "refused"))
+        trusted = self.path(name, "restart").exists()
+        if not trusted and not refused:
+            shown = unit_ends.of_candidate(shown, _read(unit_files.ended(self._layout, name)))
         # Out of restarts systemd leaves the result as it was, and counts the one that it refused.
-        gave_up = shown["ActiveState"] == "failed" and shown["Restart"] == "always" and not refused
+        gave_up = shown["ActiveState"] == "failed" and trusted and not refused
         return Status(
             alive=alive,
             pid=pid,
-            since=_wall(began),
+            since=unit_ends.wall(began),
             release=spec.release,
-            port=spec.ports[0] if spec.ports else 0,
+            port=next(iter(spec.ports), 0),
             restarts=int(shown["NRestarts"]) - gave_up,
-            note="" if alive else _note(shown, refused, gave_up),
+            note="" if alive else unit_ends.note(shown, refused, gave_up),
         )
 
     def members(self, name: str) -> Set[int]:
@@ -139,8 +140,17 @@ class Systemd(Units):
             files.write(path, wanted.encode("utf-8"))
             path.chmod(0o644)
             systemctl.reload()
-        systemctl.enable(self._names.boot)
+        if not self._enabled(path):  # systemd reads all of its units again for that
+            systemctl.enable(self._names.boot)
         return ""
+
+    def tidy(self, *names: str) -> None:
+        """See Units: none of their files is left in /run."""
+        units = [unit for name in names for unit in self._all(name)]
+        taken = [systemctl.take(systemctl.RUNTIME / unit) for unit in units]
+        if any(taken):
+            systemctl.reload()
+            systemctl.reset(*units)
 
     def going_down(self) -> bool:
         """See Units."""
@@ -148,31 +158,29 @@ class Systemd(Units):
 
     def _end(self, name: str, spec: Optional[Spec]) -> None:
         grace_s = spec.grace_s if spec else 0.0
-        units = self._all(name)
         if spec is not None and spec.listen:
             draining.drain(self._layout, spec, self._drain_unit)
         # systemd kills after the grace, waits as long again, and gives up
-        systemctl.stop(*units, seconds=2 * grace_s + self._dies_within_s)
-        if self._written(name):
-            for unit in units:
-                (systemctl.RUNTIME / unit).unlink(missing_ok=True)
-            systemctl.reload()
-            systemctl.reset(*units)
+        systemctl.stop(*self._all(name), seconds=2 * grace_s + self._dies_within_s)
         processes.send(super().members(name), 15)  # an agent without systemd had started these
 
     def drift(self) -> List[Dict[str, str]]:
         """See Units: the files of what runs now and of what brings it back after a reboot, and what overrides them."""
-        wanted: Dict[Path, str] = {}
-        for spec in filter(None, (Spec.read(self.path(name, "json")) for name in NAMES)):
-            texts = self._texts(spec, restart=self._layout.good() == spec.release)
-            wanted.update({systemctl.RUNTIME / unit: text for unit, text in texts.items()})
-        if not wanted:  # nothing of ours runs where an adopted server does, and nothing is to come back
+        specs = [spec for spec in (Spec.read(self.path(name, "json")) for name in NAMES) if spec is not None]
+        if not specs:  # nothing of ours runs where an adopted server does, and nothing is to come back
             return []
+        texts = [item for spec in specs for item in self._texts(spec).items()]
+        wanted = {systemctl.RUNTIME / unit: text for unit, text in texts}
         boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
         wanted[systemctl.PERSISTENT / self._names.boot] = boot
-        return [*unit_drift.compare(wanted), *unit_drift.enabled(self._names.boot)]
+        barred = [self._names.unit(spec.name) for spec in specs if self._barred(spec)]
+        return [*unit_drift.compare(wanted), *unit_drift.restarts(barred), *unit_drift.enabled(self._names.boot)]
 
-    def _texts(self, spec: Spec, restart: bool) -> Dict[str, str]:
+    def _barred(self, spec: Spec) -> bool:
+        """Whether a release that was confirmed would not be restarted."""
+        return not spec.listen and self._layout.good() == spec.release and not self.path(spec.name, "restart").exists()
+
+    def _texts(self, spec: Spec) -> Dict[str, str]:
         """The unit files of a spec, by name."""
         layout, names = self._layout, self._names
         if spec.listen:
@@ -181,21 +189,29 @@ class Systemd(Units):
                 names.socket: unit_files.socket(layout, spec),
             }
         run = self._agent("exec", spec.name)
-        return {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment(), restart)}
+        return {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment())}
 
-    def _write(self, spec: Spec, restart: bool) -> None:
-        written = self._texts(spec, restart)
-        for unit, text in written.items():
-            _write(systemctl.RUNTIME / unit, text)
-        systemctl.reload()
-        systemctl.reset(*written)
+    def _write(self, spec: Spec) -> None:
+        """Have the unit files of a spec there and known to systemd, which reads all of its units again for that.
+
+        So that is done only when one differs from what systemd has read: the texts are the same for most releases.
+        """
+        wanted = self._texts(spec)
+        others = [unit for unit in self._all(spec.name) if unit not in (*wanted, self._names.drain)]
+        changed = [systemctl.put(systemctl.RUNTIME / unit, text) for unit, text in wanted.items()]
+        changed += [systemctl.take(systemctl.RUNTIME / unit) for unit in others]
+        if any(changed) or any(systemctl.unread(shown) for shown in systemctl.show_all(list(wanted)).values()):
+            systemctl.reload()
+        systemctl.reset(*wanted)
 
     def _drain_unit(self) -> str:
         """Write the unit that makes the public port deaf; gives its name."""
         agent = detach.argv("deafen", keep=self._layout.root / "agent")
         text = unit_files.drain(self._layout, agent, self._environment())
-        _write(systemctl.RUNTIME / self._names.drain, text)
-        systemctl.reload()
+        if systemctl.put(systemctl.RUNTIME / self._names.drain, text) or systemctl.unread(
+            systemctl.show(self._names.drain)
+        ):
+            systemctl.reload()
         return self._names.drain
 
     def _agent(self, command: str, *more: str) -> List[str]:
@@ -205,6 +221,12 @@ class Systemd(Units):
     def _environment(self) -> Dict[str, str]:
         kept = ("PYTHONPATH", "PYTHONUTF8", "LANG", "PATH")
         return {key: value for key, value in detach.environment().items() if key in kept}
+
+    @staticmethod
+    def _enabled(path: Path) -> bool:
+        """Whether a unit file is started at boot, as `systemctl enable` does it."""
+        link = path.parent / "multi-user.target.wants" / path.name
+        return link.is_symlink() and (path.parent / os.readlink(str(link))).resolve() == path  # noqa: PTH115
 
     def _all(self, name: str) -> List[str]:
         """Every unit that may belong to `name`, in the order in which they are stopped."""
@@ -219,8 +241,9 @@ class Systemd(Units):
         owner = ", ".join(unit_files.owner(text).split("\n")[:-1]) or "not kdeploy's"
         return f"there is a unit {path} already, which is not of this service ({owner})"
 
-    def _written(self, name: str) -> bool:
-        return any((systemctl.RUNTIME / unit).exists() for unit in self._all(name))
+    def _active(self, name: str) -> bool:
+        found = systemctl.show_all(self._all(name)).values()
+        return any(shown["ActiveState"] not in ("inactive", "failed") for shown in found)
 
     def _journal(self, name: str, lines: str) -> Iterator[bytes]:
         """What the unit's process wrote since it was started; what systemd says of it when there was no process."""
@@ -230,35 +253,6 @@ class Systemd(Units):
             return iter(())
         field = "_SYSTEMD_INVOCATION_ID" if kept else "INVOCATION_ID"
         return systemctl.journal(f"{field}={invocation}", lines=lines)
-
-
-def _note(shown: Dict[str, str], refused: str, gave_up: bool) -> str:
-    """How a unit that is not alive came to that, in the supervisor's words."""
-    if shown["LoadState"] == "not-found":
-        return "it was not started since the host booted"
-    ended = f"not started: {refused}" if refused else _ended(shown)
-    if shown["ActiveState"] in ("activating", "deactivating"):
-        return f"{ended}; restarting"
-    return (
-        f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
-        if gave_up
-        else f"{ended}; not restarted"
-    )
-
-
-def _ended(shown: Dict[str, str]) -> str:
-    code, status = shown["ExecMainCode"], shown["ExecMainStatus"]
-    if shown["Result"] == "oom-kill":
-        return "out of memory: the kernel killed it"
-    if shown["Result"] in ("resources", "trigger-limit-hit", "service-start-limit-hit"):
-        return f"systemd gave it up ({shown['Result']})"
-    return f"killed by signal {status}" if code in (_KILLED, _DUMPED) else f"exited with {status}"
-
-
-def _wall(monotonic_us: str) -> float:
-    """Seconds since the epoch of a moment that systemd tells by the monotonic clock; 0 when it has none."""
-    since = int(monotonic_us or 0) / 1e6
-    return round(time.time() - time.monotonic() + since, 3) if since else 0.0
 
 
 def _shown(line: bytes) -> str:
@@ -285,11 +279,3 @@ def _read(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, "utf-8")
-    beside.chmod(0o644)
-    beside.replace(path)

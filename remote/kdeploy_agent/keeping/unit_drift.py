@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, Iterator, Mapping
+from typing import Dict, Iterator, Mapping, Sequence
 
 from kdeploy_agent.asking import probe
 from kdeploy_agent.ground import systemctl
@@ -30,6 +30,12 @@ def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
         if more:
             fix = f"systemctl revert {path.name}, or say it in the profile"
             yield _told(str(path), "nothing that overrides it", more, fix)
+
+
+def restarts(barred: Sequence[str]) -> Iterator[Dict[str, str]]:
+    """Units of a confirmed release whose process would not be started again when it ends."""
+    for unit in barred:
+        yield _told(unit, "restarted when its process ends", "not restarted", _FIX)
 
 
 def enabled(unit: str) -> Iterator[Dict[str, str]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Dict, List, Sequence
 
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping.units import RESTARTS, WINDOW_S, Spec
 
 NOT_STARTED = 78  # exit status of `exec`: what it was to start is not what was declared; no restart makes that better
+_KEEP = f'[ "$EXIT_STATUS" = {NOT_STARTED} ] || echo "$SERVICE_RESULT $EXIT_CODE $EXIT_STATUS" > "$0"'
 OWNER = "X-Kdeploy"  # a section that systemd passes over
 
 _UNLIMITED = (
@@ -49,8 +51,13 @@ class Names:
         return f"kdeploy-{self.service}-drain.service"
 
 
-def server(layout: Layout, spec: Spec, run: Sequence[str], env: Dict[str, str], restart: bool) -> str:
-    """A unit whose process is the agent's `exec` (`run`) and then the spec's command."""
+def server(layout: Layout, spec: Spec, run: Sequence[str], env: Dict[str, str]) -> str:
+    """A unit whose process is the agent's `exec` (`run`) and then the spec's command.
+
+    The text is the same for every release, so that systemd need not read its units again at each change. A candidate is
+    not restarted since `exec` says no; how it ended is kept by the unit itself, as systemd then knows of that no alone.
+    """
+    keep = ["/bin/sh", "-c", _KEEP, str(ended(layout, spec.name))]
     return _text(
         _unit(layout, spec, f"StartLimitIntervalSec={WINDOW_S:.0f}", f"StartLimitBurst={RESTARTS}"),
         [
@@ -59,9 +66,10 @@ def server(layout: Layout, spec: Spec, run: Sequence[str], env: Dict[str, str], 
             f"ExecStart={command(run)}",
             *_environment(env),
             # A server that ended serves nobody, whatever its exit status says.
-            f"Restart={'always' if restart else 'no'}",
+            "Restart=always",
             "RestartSec=1",
             f"RestartPreventExitStatus={NOT_STARTED}",
+            f"ExecStopPost={command(keep)}",
             *_ends(spec),
             *_UNLIMITED,
             "StandardInput=null",
@@ -133,6 +141,11 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
     )
 
 
+def ended(layout: Layout, name: str) -> Path:
+    """Where a unit keeps how its process ended last: systemd's SERVICE_RESULT, EXIT_CODE and EXIT_STATUS."""
+    return layout.units / f"{name}.ended"
+
+
 def owner(text: str) -> str:
     """Whose unit a file is, as `owned` says it; empty when it is not one of kdeploy's."""
     _, _, section = text.partition(f"[{OWNER}]\n")
@@ -158,7 +171,7 @@ def word(text: str) -> str:
 
 
 def _unit(layout: Layout, spec: Spec, *more: str) -> List[str]:
-    told = f"kdeploy service {layout.service}: {spec.name} of release {spec.release}"
+    told = f"kdeploy service {layout.service}: {spec.name}"
     return [
         "[Unit]",
         f"Description={_plain(told)}",

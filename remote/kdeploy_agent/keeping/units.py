@@ -134,6 +134,10 @@ class Units(abc.ABC):
         """Whether the host is shutting down: what fails now proves nothing."""
         return False
 
+    def tidy(self, *names: str) -> None:
+        """Remove what a keeper leaves for the next start of units that are stopped, when there is none to come."""
+        return
+
     def path(self, name: str, suffix: str) -> Path:
         """File of a unit: `json` (its spec), and what its keeper needs."""
         return self._layout.units / f"{name}.{suffix}"

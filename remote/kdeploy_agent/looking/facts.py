@@ -107,7 +107,7 @@ def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> 
     keeper = units.of(layout)
     held = locking.holder(layout.lock)
     last = Journal(layout.journal).last()
-    server = keeper.status("server")
+    seen = {name: keeper.status(name) for name in ("server", "front")}
     return {
         "current": layout.live(),
         "known_good": layout.good(),
@@ -118,9 +118,9 @@ def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> 
         "transaction": _last(last, held) if last else None,
         "lock": held,
         "secrets": secrets.digests(layout),
-        "units": {name: dataclasses.asdict(keeper.status(name)) for name in ("server", "front")},
+        "units": {name: dataclasses.asdict(status) for name, status in seen.items()},
         "rehash": _rehash(layout, rehash, declared) if rehash and _here(layout, rehash) else None,
-        "answers": _answers(layout, server.release) if rehash and server.alive else None,
+        "answers": _answers(layout, seen["server"].release) if rehash and seen["server"].alive else None,
     }
 
 
