@@ -9,49 +9,56 @@ More commands are for the agent itself, which starts them detached: `supervise R
 from __future__ import annotations
 
 import errno
+import importlib
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NoReturn, Tuple
 
-from kdeploy_agent import session
-from kdeploy_agent.adoption import adopt
-from kdeploy_agent.change import boot, operate, runner, unlocking
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call, call_of, read_request, say
-from kdeploy_agent.keeping import becoming, draining, supervisor
-from kdeploy_agent.looking import doctor, drift, facts, precheck
-from kdeploy_agent.proofs import proving
-from kdeploy_agent.trees import runtimes, store
+
+
+def _late(room: str, name: str) -> Callable[..., Any]:
+    """The function `name` of a room that is entered only when it is called: each process needs few of them."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(f"kdeploy_agent.{room}"), name)(*arguments)
+
+    return call
+
 
 VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
-    "facts": facts.facts,
-    "receive": store.receive,
-    "runtime": runtimes.runtime,
-    "precheck": precheck.precheck,
-    "doctor": doctor.doctor,
-    "prove": proving.prove,
-    "begin": operate.begin,
-    "decide": operate.decide,
-    "recover": operate.recover,
-    "history": facts.history,
-    "logs": operate.logs,
-    "evidence": facts.evidence,
-    "stop": operate.stop,
-    "verify": drift.verify,
-    "adopt": adopt.adopt,
-    "unlock": unlocking.unlock,
+    "facts": _late("looking.facts", "facts"),
+    "receive": _late("trees.store", "receive"),
+    "runtime": _late("trees.runtimes", "runtime"),
+    "precheck": _late("looking.precheck", "precheck"),
+    "doctor": _late("looking.doctor", "doctor"),
+    "prove": _late("proofs.proving", "prove"),
+    "begin": _late("change.operate", "begin"),
+    "decide": _late("change.operate", "decide"),
+    "recover": _late("change.operate", "recover"),
+    "history": _late("looking.facts", "history"),
+    "logs": _late("change.operate", "logs"),
+    "evidence": _late("looking.facts", "evidence"),
+    "stop": _late("change.operate", "stop"),
+    "verify": _late("looking.drift", "verify"),
+    "adopt": _late("adoption.adopt", "adopt"),
+    "unlock": _late("change.unlocking", "unlock"),
 }
 _HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # what ends one of them ended nothing else
 
+_SUPERVISE, _GUARD = _late("keeping.supervisor", "supervise"), _late("change.runner", "guard")
+_HEAL, _EXEC = _late("change.runner", "healer"), _late("keeping.becoming", "execute")
+_BOOT, _DEAFEN = _late("change.boot", "boot"), _late("keeping.draining", "deafen")
+
 _OWN: Dict[Tuple[str, int], Callable[..., int]] = {  # by name and number of arguments
-    ("supervise", 3): lambda root, service, unit: supervisor.supervise(Layout(Path(root), service), unit),
-    ("guard", 4): lambda root, service, txn, handle: runner.guard(Layout(Path(root), service), txn, int(handle)),
-    ("heal", 4): lambda root, service, by, handle: runner.healer(Layout(Path(root), service), by, int(handle)),
-    ("exec", 3): lambda root, service, unit: becoming.execute(Layout(Path(root), service), unit),
-    ("boot", 2): lambda root, service: boot.boot(Layout(Path(root), service)),
-    ("deafen", 0): draining.deafen,
+    ("supervise", 3): lambda root, service, unit: _SUPERVISE(Layout(Path(root), service), unit),
+    ("guard", 4): lambda root, service, txn, handle: _GUARD(Layout(Path(root), service), txn, int(handle)),
+    ("heal", 4): lambda root, service, by, handle: _HEAL(Layout(Path(root), service), by, int(handle)),
+    ("exec", 3): lambda root, service, unit: _EXEC(Layout(Path(root), service), unit),
+    ("boot", 2): lambda root, service: _BOOT(Layout(Path(root), service)),
+    ("deafen", 0): lambda: _DEAFEN(),
 }
 
 
@@ -66,6 +73,8 @@ def _run(words: List[str]) -> int:
         return own(*words[1:])
     try:
         if words == ["session"]:
+            from kdeploy_agent import session
+
             return session.serve(VERBS, _explain)
         if len(words) != 1 or words[0] not in VERBS:
             raise AgentError("usage", f"unknown verb {' '.join(words)!r}", f"verbs: {', '.join(sorted(VERBS))}")
@@ -89,6 +98,8 @@ def _explain(fault: Exception, verb: str) -> Dict[str, Any]:
         return {"kind": kind, "message": f"the disk is full: {fault}", "hint": "make room and try again"}
     if isinstance(fault, PermissionError):
         return {"kind": "preflight", "message": str(fault), "hint": "run as the owner of the root, or set another root"}
+    import traceback
+
     where = "".join(traceback.format_exception(type(fault), fault, fault.__traceback__))
     return {"kind": "fault", "message": f"{type(fault).__name__}: {fault}", "hint": where}
 
