@@ -6,11 +6,28 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from kdeploy import places
+from kdeploy import places, profile
+from kdeploy.errors import KdeployError
 from kdeploy.host import Host
 from kdeploy.profile import HostEntry, Profile
 from kdeploy.transport import Transport
 from kdeploy.transport.local import LocalTransport
+
+_begun: dict[tuple[Path, str], Host] = {}
+"""Hosts that are being connected to, by profile and name."""
+
+
+def hurry(path: Path) -> None:
+    """Start to connect to the first host of a profile while what works with it is still being imported.
+
+    Whoever asks for the profile's hosts is given that one. Why the profile cannot be read is theirs to tell.
+    """
+    with contextlib.suppress(KdeployError):
+        read = profile.load(path)
+        name, entry = next(iter(read.hosts.items()))
+        host = _host(read, name, entry)
+        host.approach()
+        _begun[read.path, name] = host
 
 
 def hosts_of(read: Profile) -> Iterator[Host]:
@@ -35,6 +52,8 @@ def approached(read: Profile) -> Iterator[tuple[Host, ...]]:
 
 
 def _host(read: Profile, name: str, entry: HostEntry) -> Host:
+    if (begun := _begun.pop((read.path, name), None)) is not None:
+        return begun
     root = entry.root or (str(places.host_root()) if entry.local else "")
     return Host(_way_to(read, name, entry), root, read.file.service)
 

@@ -63,6 +63,9 @@ def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> No
 def apply(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
     """Take the hosts to what the profile declares, gated."""
     with command("apply", json, quiet) as run:
+        from kdeploy.api.reach import hurry
+
+        hurry(profile)
         from kdeploy.api import hosts
         from kdeploy.views import show_applied
 
@@ -83,6 +86,10 @@ def rollback(
 ) -> None:
     """Go back to the last known-good release, gated again."""
     with command("rollback", json, quiet) as run:
+        from kdeploy.api.reach import hurry
+
+        if profile is not None:
+            hurry(profile)
         from kdeploy.api import hosts
         from kdeploy.views import show_applied
 
