@@ -121,11 +121,15 @@ def target_of(link: Path) -> Optional[str]:
 
 def protect(folder: Path) -> None:
     """Take the right to write from every file and folder below and including `folder`."""
-    for parent, _, names in os.walk(str(folder), topdown=False):
-        for name in names:
-            path = Path(parent, name)
-            path.chmod(0o555 if path.stat().st_mode & stat.S_IXUSR else 0o444)
-        Path(parent).chmod(0o555)
+    with os.scandir(str(folder)) as found:
+        entries = list(found)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            protect(Path(entry.path))
+        else:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            os.chmod(entry.path, 0o555 if mode & stat.S_IXUSR else 0o444)  # noqa: PTH101 - of thousands of files
+    folder.chmod(0o555)
 
 
 def wipe(path: Path) -> None:
