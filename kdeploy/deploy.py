@@ -65,6 +65,8 @@ class Outcome:
     changed: bool
     seconds: float
     reason: str
+    clients: str
+    """Where clients reach it: a URL."""
     verdict: Verdict | None = None
     proven: tuple[Proven, ...] = ()
     """Proofs that ran on the host."""
@@ -85,16 +87,23 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
     RollbackFailedError when it could not, InterruptedByUser after Ctrl-C.
     """
     started = time.monotonic()
+    clients = clients_url(host, known, goal.release)
     if not plan.steps:
-        return Outcome(host.name, goal.release.id, False, 0.0, plan.reason)
+        return Outcome(host.name, goal.release.id, False, 0.0, plan.reason, clients)
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
     steps, proven = _prepare(host, plan, known, goal, note)
     verdict = _transact(host, goal, "apply" if goal.stage else "rollback", steps, note)
-    return Outcome(
-        host.name, goal.release.id, True, round(time.monotonic() - started, 1), "live and known-good", verdict, proven
-    )
+    seconds = round(time.monotonic() - started, 1)
+    return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven)
+
+
+def clients_url(host: Host, known: Facts, release: Release) -> str:
+    """A URL at which clients reach `release`; of a host that listens everywhere by the address that we reach it by."""
+    reached = host.address or "localhost"
+    named = known.hostname if reached in ("localhost", "::1") or reached.startswith("127.") else reached
+    return f"{release.launch.front.url(release.launch.port, named)}/v1"
 
 
 def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> tuple[list[Step], tuple[Proven, ...]]:
@@ -110,7 +119,7 @@ def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> tu
     if goal.proves_there and goal.stage is not None:
         _do(host, steps, note)
         steps, proven = [], proving.on_host(host, goal.stage, goal.release, note)
-    request = precheck_request(goal.release, goal.demands, strict=True)
+    request = precheck_request(host, goal.release, goal.demands, strict=True)
     ask = Ask("precheck", request, on_event=telling(host.name, note), timeout_s=600)
     return [*steps, Step(f"{host.name}: precheck", ask)], proven
 
@@ -123,9 +132,15 @@ def bring(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> None:
         _make_runtime(host, goal, note)
 
 
-def precheck_request(release: Release, demands: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
-    """What a host is asked to look at; by the operator's clock it tells whether its own is right."""
-    return {"release": release.as_document(), **demands, "now": round(time.time(), 3), "strict": strict}
+def precheck_request(
+    host: Host, release: Release, demands: Mapping[str, Any], *, strict: bool = False
+) -> dict[str, Any]:
+    """What a host is asked to look at; by the operator's clock it tells whether its own is right.
+
+    Of a `remote` host clients are thought to be elsewhere too.
+    """
+    about = {"now": round(time.time(), 3), "remote": host.address is not None, "strict": strict}
+    return {"release": release.as_document(), **demands, **about}
 
 
 def _do(host: Host, steps: Sequence[Step], note: Note) -> None:

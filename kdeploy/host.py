@@ -37,6 +37,11 @@ class Host:
         return self.transport.host
 
     @property
+    def address(self) -> str | None:
+        """The host's address as we reach it; None for this machine."""
+        return self.transport.address
+
+    @property
     def root(self) -> str:
         """kdeploy's folder there; the host is asked when it was left open."""
         if not self._root:

@@ -38,11 +38,15 @@ class Front:
     port: int
     metrics_port: int | None
 
-    def url(self, private_port: int) -> str:
-        """Where clients reach it; without a front that is the server's own port."""
+    def url(self, private_port: int, named: str | None = None) -> str:
+        """Where clients reach it; without a front that is the server's own port.
+
+        Where it listens at every address the URL has the one by which the host is `named`, if that is told.
+        """
         if self.kind == "none":
             return f"http://127.0.0.1:{private_port}"
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        host = named if named and self.host in ("0.0.0.0", "::") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True)

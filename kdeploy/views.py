@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from kdeploy import release as releases
 from kdeploy import render
 from kdeploy.api.adopt import Adopted
 from kdeploy.api.doctor import Examined
@@ -92,7 +90,6 @@ def show_applied(applied: Applied) -> None:
         if not outcome.changed:
             render.lines([f"{outcome.host}: nothing to do: {outcome.reason}"])
             continue
-        launch = applied.release.launch
         checks = len(outcome.verdict.checks) if outcome.verdict else 0
         render.lines(
             [
@@ -100,7 +97,7 @@ def show_applied(applied: Applied) -> None:
                 f"  version   {applied.release.version}",
                 f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
                 f"  gate      {checks} checks passed",
-                f"  clients   {launch.front.url(launch.port)}/v1",
+                f"  clients   {outcome.clients}",
             ]
         )
 
@@ -118,7 +115,7 @@ def show_status(found: Sequence[Status]) -> None:
                     f"  live       {known.current} ({good})  {live.get('version', '?')}",
                     f"  patches    {', '.join(each['ref'] for each in live.get('patchsets', ())) or 'none'}",
                     f"  profile    {live.get('profile') or '?'}, {live.get('engine') or '?'}",
-                    f"  clients    {_url(live)}",
+                    f"  clients    {one.clients or '?'}",
                 ]
             )
         render.lines([f"  server     {_unit(known.server)}", f"  front      {_unit(known.front)}"])
@@ -129,14 +126,6 @@ def show_status(found: Sequence[Status]) -> None:
             render.lines([f"  last       {last.goal} of {last.release}: {last.state} {_short(last.reason)}".rstrip()])
         if one.advice:
             render.lines([f"  to do      {one.advice}"])
-
-
-def _url(live: Mapping[str, Any]) -> str:
-    """Where clients reach a live release, by its document."""
-    try:
-        return f"{releases.read(live).launch.front.url(live['launch']['port'])}/v1"
-    except (KeyError, TypeError):
-        return "?"
 
 
 def _unit(unit: Unit) -> str:

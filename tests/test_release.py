@@ -77,3 +77,9 @@ def test_runtime_key_covers_all_that_decides() -> None:
 )
 def test_where_clients_go(front: Front, url: str) -> None:
     assert front.url(9) == url
+
+
+def test_a_front_at_every_address_is_named_by_one_that_clients_can_use() -> None:
+    assert Front("router", "0.0.0.0", 2, 3).url(9, "gpu-1") == "http://gpu-1:2"
+    assert Front("socket", "::", 2, None).url(9, "2001:db8::1") == "http://[2001:db8::1]:2"
+    assert Front("router", "127.0.0.1", 2, 3).url(9, "gpu-1") == "http://127.0.0.1:2"

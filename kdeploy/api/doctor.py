@@ -49,7 +49,7 @@ def doctor(path: Path, note: Note) -> tuple[Examined, ...]:
     for host in hosts_of(read):
         note(f"{host.name}: looking")
         try:
-            request = deploy.precheck_request(made, stages.demands(read, staged.declared.sets))
+            request = deploy.precheck_request(host, made, stages.demands(read, staged.declared.sets))
             answer = host.call("doctor", request, timeout_s=900)
             reached = Finding("reached", True, False, f"kdeploy's folder there is {host.root}", "")
             found = (reached, *map(_read, answer["findings"]))

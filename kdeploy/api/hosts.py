@@ -130,6 +130,8 @@ class Status:
     facts: Facts
     release: Mapping[str, Any] | None
     """The live release's document."""
+    clients: str | None
+    """Where clients reach the live release: a URL."""
     advice: str | None
     """What to do when something is not right."""
 
@@ -141,8 +143,17 @@ def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
     for host in hosts_of(read):
         known = deploy.facts(host, None, "current")
         live = known.documents[known.current]["release"] if known.current else None
-        found.append(Status(host.name, host.service, host.root, known, live, _advice(known, read)))
+        found.append(
+            Status(host.name, host.service, host.root, known, live, _clients(host, known, live), _advice(known, read))
+        )
     return tuple(found)
+
+
+def _clients(host: Host, known: Facts, live: Mapping[str, Any] | None) -> str | None:
+    try:
+        return deploy.clients_url(host, known, release.read(live)) if live else None
+    except (KeyError, TypeError):  # a document that somebody edited: `verify` tells of it
+        return None
 
 
 def _advice(known: Facts, read: Profile) -> str | None:

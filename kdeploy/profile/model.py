@@ -99,7 +99,7 @@ class Machine(Model):
 class Serve(Model):
     """How the engine is launched, and where clients find it."""
 
-    host: str = Field(default="127.0.0.1", description="address of the public port")
+    host: str = Field(default="127.0.0.1", description="address of the public port; 0.0.0.0 lets others in")
     port: Port = Field(description="the public port: closed until the gate has passed")
     private_port: Port = Field(description="loopback port of the server itself")
     front: Literal["socket", "router", "none"] = Field(

@@ -86,6 +86,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def address(self) -> str | None:
+        """The host's address as we reach it, which others may reach as well; None for this machine."""
+        ...
+
+    @property
     def python(self) -> str:
         """The host's own Python that runs the agent."""
         ...

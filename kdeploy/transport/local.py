@@ -92,6 +92,11 @@ class LocalTransport:
     host: str
 
     @property
+    def address(self) -> None:
+        """We are here."""
+        return
+
+    @property
     def python(self) -> str:
         """The interpreter our own virtual environment was made from: it outlives that environment."""
         return str(getattr(sys, "_base_executable", sys.executable))

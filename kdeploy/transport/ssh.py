@@ -50,6 +50,7 @@ class SSHTransport:
         """Takes the host's name, the way there, its Python, whether by sudo, and where hosts.yaml says all that."""
         self._host = host
         self._way = way
+        self._address = way.address
         self._python = python
         self._sudo = sudo
         self._where = where
@@ -60,6 +61,11 @@ class SSHTransport:
     def host(self) -> str:
         """The host's name, for people."""
         return self._host
+
+    @property
+    def address(self) -> str:
+        """The host's address as ssh_config has it; as hosts.yaml has it before anything was opened."""
+        return self._address
 
     @property
     def python(self) -> str:
@@ -100,7 +106,9 @@ class SSHTransport:
 
     def _start(self) -> _Connecting:
         try:
-            work = _Connecting(_route(settle(self._way)))
+            target = settle(self._way)
+            self._address = target.host
+            work = _Connecting(_route(target))
         except UnreachableError as fault:
             raise self._told(fault) from fault
         work.start()

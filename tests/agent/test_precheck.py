@@ -192,3 +192,17 @@ def test_an_address_the_host_does_not_have(rig: Any, host: str, ok: bool) -> Non
 def test_an_ipv6_address_has_brackets_in_a_url() -> None:
     front = {"kind": "router", "host": "::", "port": 30000}
     assert serving.public_url({"launch": {"front": front}}) == "http://[::1]:30000"
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+def test_a_front_that_only_the_host_itself_reaches_is_told_to_whoever_is_elsewhere(
+    rig: Any, host: str, warned: bool
+) -> None:
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    release["launch"]["front"]["host"] = host
+    for remote in (True, False):
+        request = {"release": release, "remote": remote}
+        found = {one["check"]: one for one in rig.agent("precheck", request).ok["findings"]}["public address"]
+        assert found["ok"] and found["warn"] == (warned and remote)
+        assert ("serve.host: 0.0.0.0" in found["hint"]) == (warned and remote)

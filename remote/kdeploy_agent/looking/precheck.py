@@ -6,6 +6,7 @@ Here is the list; the rooms that know how to look are `machine` and `gpus`, `eng
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -23,12 +24,15 @@ from kdeploy_agent.looking import engine, machine, models, system
 from kdeploy_agent.looking.finding import Finding, doubt, refusal, well, wrong
 from kdeploy_agent.trees import serving, store
 
+_HERE_ALONE = "only programs on the host itself reach it"
+
 
 def precheck(call: Call) -> Dict[str, Any]:
     """Verb: findings about `release` on this host; stops nothing, starts nothing that serves.
 
     `machine` is what the profile says the host must be, `archs` by patch set what it was made for, `now` the operator's
-    clock. `strict` makes what is wrong an error of kind `preflight`, so that what was sent ahead behind it is not done.
+    clock, `remote` that clients are elsewhere. `strict` makes what is wrong an error of kind `preflight`, so that what
+    was sent ahead behind it is not done.
     """
     findings = told(call, look(call))
     if call.request.get("strict") and not all(finding["ok"] for finding in findings):
@@ -56,7 +60,7 @@ def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     yield from _tree(layout, release, pushed)
     yield from engine.look(layout, release, mine)
     yield from models.look(release)
-    yield from _address(release)
+    yield from _address(release, call.request.get("remote") is True)
     yield from ports(layout, release)
     yield from system.disk(layout.home)
     yield from system.shared_memory(machine.together(release))
@@ -134,10 +138,12 @@ def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
             yield wrong(f"{what} port", fault.message, fault.hint)
 
 
-def _address(release: Dict[str, Any]) -> Iterator[Finding]:
-    """Whether this host has the address at which clients are to come in."""
+def _address(release: Dict[str, Any], remote: bool) -> Iterator[Finding]:
+    """Whether this host has the address at which clients are to come in; those of a `remote` host are elsewhere."""
     front = release["launch"]["front"]
     if front["kind"] == "none":
+        if remote:
+            yield doubt("public address", f"front 'none': {_HERE_ALONE}", "`front: router` and `host: 0.0.0.0`")
         return
     host = front.get("host") or serving.LOOPBACK
     try:
@@ -148,7 +154,11 @@ def _address(release: Dict[str, Any]) -> Iterator[Finding]:
         detail = f"this host cannot listen at {host}: {fault.strerror or fault}"
         yield wrong("public address", detail, "correct 'host' of the profile: an address of this host")
         return
-    yield well("public address", host)
+    if remote and ipaddress.ip_address(place[0].partition("%")[0]).is_loopback:
+        fix = "set `serve.host: 0.0.0.0`, or an address of the host"
+        yield doubt("public address", f"{host}: {_HERE_ALONE}", fix)
+    else:
+        yield well("public address", host)
     if front["kind"] == "socket" and not (Path("/run/systemd/system").is_dir() and os.geteuid() == 0):
         yield wrong(
             "front", "a front of kind 'socket' is systemd's, and we are not root under systemd here", "'router'"
