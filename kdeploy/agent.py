@@ -21,6 +21,10 @@ if sys.version_info < (3, 8):
     sys.stdout.write('\\n{{"kdeploy": "python-too-old"}}\\n')
     sys.exit("{_TOO_OLD}" % sys.version_info[:2])
 
+from {PACKAGE} import compiled
+
+compiled.use()
+
 from {PACKAGE}.__main__ import main
 
 sys.exit(main())
@@ -41,6 +45,7 @@ if ! right "$f"; then
   if ! (umask 077 && mkdir -p "$r/agent" && head -c "$size" > "$f.$$"); then say agent-refused; exit 1; fi;
   if ! right "$f.$$"; then rm -f "$f.$$"; say agent-damaged; exit 1; fi;
   mv "$f.$$" "$f";
+  ("$py" -X utf8 "$f" compile </dev/null >/dev/null 2>&1 &);
 fi;
 exec "$py" -X utf8 "$f" session
 """

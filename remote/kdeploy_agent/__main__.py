@@ -4,6 +4,7 @@ More commands are for the agent itself, which starts them detached: `supervise R
 `guard ROOT SERVICE TXN LOCK-FD` runs a transaction and heals the host when that is killed, and
 `heal ROOT SERVICE BY LOCK-FD` heals when the guardian was killed as well. Three are for systemd's units:
 `exec ROOT SERVICE UNIT` becomes its process, `boot ROOT SERVICE` serves again after a reboot, `deafen` shuts a port.
+`compile` keeps the agent's bytecode, when it was pushed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # wh
 _SUPERVISE, _GUARD = _late("keeping.supervisor", "supervise"), _late("change.runner", "guard")
 _HEAL, _EXEC = _late("change.runner", "healer"), _late("keeping.becoming", "execute")
 _BOOT, _DEAFEN = _late("change.boot", "boot"), _late("keeping.draining", "deafen")
+_COMPILE = _late("compiled", "make")
 
 _OWN: Dict[Tuple[str, int], Callable[..., int]] = {  # by name and number of arguments
     ("supervise", 3): lambda root, service, unit: _SUPERVISE(Layout(Path(root), service), unit),
@@ -59,6 +61,7 @@ _OWN: Dict[Tuple[str, int], Callable[..., int]] = {  # by name and number of arg
     ("exec", 3): lambda root, service, unit: _EXEC(Layout(Path(root), service), unit),
     ("boot", 2): lambda root, service: _BOOT(Layout(Path(root), service)),
     ("deafen", 0): lambda: _DEAFEN(),
+    ("compile", 0): lambda: _COMPILE(),
 }
 
 
