@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import os
@@ -92,6 +93,9 @@ def apply(path: Path, note: Note) -> Applied:
         read = staged.declared.profile
         proven = stages.run_proofs(staged, note)
         made = make_release(staged)
+        if _last_release(read.file.service, hosts[0].name) != made.id:  # likely to be pushed: git is slow to import
+            with contextlib.suppress(KdeployError):
+                staging.open_store(staged.stage)
         outcomes = []
         for host in hosts:
             known = deploy.facts(host, made.tree, manifest=made.manifest)
@@ -270,6 +274,12 @@ def last_profile(project: Path | None) -> Path:
     if found is None:
         raise UsageError("nothing was applied from this project yet", hint="name a profile: profiles/….yaml")
     return found
+
+
+def _last_release(service: str, host: str) -> str | None:
+    """What was last applied to a service on a host, as far as we remember."""
+    found = [entry.release for entry in ledger.entries() if (entry.service, entry.host) == (service, host)]
+    return found[-1] if found else None
 
 
 class _recorded:
