@@ -31,6 +31,10 @@ from kdeploy.verdict import judge as judging
 from kdeploy.verdict import prompts as asking
 from kdeploy.verdict.judge import Verdict
 
+LOOKS_WITHIN_S = 900.0
+"""How long a host may look at what it would say to a release, seconds."""
+
+_SMALL = 1 << 18  # bytes of a push that is over before a look of its own would be: precheck says it soon enough
 _HEALS_WITHIN_S = 7200.0  # it starts a release that may be another, larger one than ours
 
 NOTHING_BEFORE = "nothing was serving before"
@@ -80,11 +84,21 @@ def facts(host: Host, tree: str | None, documents: str | None = None, *, manifes
     return Facts.read(host.call("facts", {"rehash": tree, "manifest": manifest, "documents": documents}, timeout_s=120))
 
 
-def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> Outcome:
+def look_ahead(host: Host, known: Facts, release: Release, demands: Mapping[str, Any]) -> None:
+    """Have the host say now what it would say after long work: all that needs no tree. Raises PreflightError.
+
+    A change that was cut off there is healed first, by then.
+    """
+    if known.transaction is None or not known.transaction.open:
+        host.call("doctor", precheck_request(host, release, demands, strict=True), timeout_s=LOOKS_WITHIN_S)
+
+
+def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, *, looked: bool = False) -> Outcome:
     """Take `host` along `plan`; gives the outcome once the release is known-good.
 
-    Raises PreflightError or RemoteError before anything was stopped, GateError when the host went back,
-    RollbackFailedError when it could not, InterruptedByUser after Ctrl-C.
+    Unless somebody `looked` ahead the host is asked what it would refuse before anything large is pushed. Raises
+    PreflightError or RemoteError before anything was stopped, GateError when the host went back, RollbackFailedError
+    when it could not, InterruptedByUser after Ctrl-C.
     """
     started = time.monotonic()
     clients = clients_url(host, known, goal.release)
@@ -93,7 +107,7 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> O
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
-    steps, proven = _prepare(host, plan, known, goal, note)
+    steps, proven = _prepare(host, plan, known, goal, note, looked)
     verdict = _transact(host, goal, "apply" if goal.stage else "rollback", steps, note)
     seconds = round(time.monotonic() - started, 1)
     return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven)
@@ -106,13 +120,18 @@ def clients_url(host: Host, known: Facts, release: Release) -> str:
     return f"{release.launch.front.url(release.launch.port, named)}/v1"
 
 
-def _prepare(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> tuple[list[Step], tuple[Proven, ...]]:
+def _prepare(
+    host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, looked: bool
+) -> tuple[list[Step], tuple[Proven, ...]]:
     """What is sent ahead of the request to begin: each is quick, and says no itself when something is not right.
 
     What is not quick is done now: the runtime, and proofs on the host.
     """
     steps = [_push(host, known, goal)] if "push" in plan.kinds else []
     proven: tuple[Proven, ...] = ()
+    long = any(len(step.ask.payload) > _SMALL for step in steps) or (bool(steps) and goal.proves_there)
+    if not looked and (long or "runtime" in plan.kinds):
+        look_ahead(host, known, goal.release, goal.demands)
     if "runtime" in plan.kinds:  # takes minutes: what comes after is asked for by somebody who is still there
         _make_runtime(host, goal, note, steps)
         steps = []

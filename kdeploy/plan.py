@@ -10,7 +10,7 @@ from kdeploy.errors import RemoteError
 from kdeploy.release import Release, flags
 from kdeploy.secrecy import Digests, Secrets
 
-Kind = Literal["push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
+Kind = Literal["prove", "push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,23 @@ class Plan:
         return tuple(step.kind for step in self.steps)
 
 
-def make(facts: Facts, release: Release, secrets: Secrets | None = None) -> Plan:
-    """The plan that takes the host of `facts` to `release`, started with `secrets` (None: those that are there)."""
+def make(facts: Facts, release: Release, secrets: Secrets | None = None, proofs: str | None = None) -> Plan:
+    """The plan that takes the host of `facts` to `release`, started with `secrets` (None: those that are there).
+
+    `proofs` says where they run, `here` or `on the host`; None for none.
+    """
     wrong = _not_right(facts, release, secrets or Secrets())
     if wrong is None:
         return Plan(release.id, (), f"{release.id} is live, known-good, and every file is what was declared")
     tree, live = release.tree[:12], facts.current
-    steps = []
+    prove = Step("prove", f"run the proofs {proofs}: each must fail on the pristine tree and pass on the patched one")
+    steps = [prove] if proofs == "here" else []
     if release.tree not in facts.trees or facts.rehash_ok is False:
         steps.append(Step("push", f"push tree {tree} and compare every file's sha256 with the manifest"))
     if (key := release.launch.runtime.get("key")) and key not in facts.runtimes:
         steps.append(Step("runtime", f"make the virtual environment {key} from its lock"))
+    if proofs == "on the host":
+        steps.append(prove)
     steps.append(Step("precheck", "import the tree, parse the launch arguments with its parser, check model and ports"))
     if live and facts.server.alive:
         stop = f"stop {live}" if live != release.id else f"restart {live}"

@@ -8,7 +8,8 @@ from kdeploy import render
 from kdeploy.api.adopt import Adopted
 from kdeploy.api.doctor import Examined
 from kdeploy.api.drift import Verified as Compared
-from kdeploy.api.hosts import Applied, History, Planned, Status
+from kdeploy.api.hosts import Applied, Planned
+from kdeploy.api.service import History, Status
 from kdeploy.api.stages import Verified
 from kdeploy.api.unlock import Unlocked
 from kdeploy.plan import Unit
@@ -55,6 +56,9 @@ def show_plan(planned: Planned) -> None:
             continue
         render.lines([f"{host}: {steps.reason}", *(f"  differs: {line}" for line in planned.changes[host])])
         render.lines(f"  {number}. {step.kind:9} {step.text}" for number, step in enumerate(steps.steps, 1))
+        for finding in planned.refused.get(host, ()):
+            fix = f" -> {finding.hint}" if finding.hint else ""
+            render.lines([f"  apply would stop here: {finding.check}: {finding.detail}{fix}"])
     if planned.diff is not None:
         render.lines(["", planned.diff])
 

@@ -91,7 +91,6 @@ def test_proofs_red_and_green(small: Small) -> None:
 def test_a_proof_that_shows_nothing_is_an_error(small: Small, name: str, keys: dict[str, Any], message: str) -> None:
     profile = small.with_proof(name, PROOFS[name], **keys)
     assert message in small.json("prove", profile, code=ExitCode.PROOF)["message"]
-    assert message in small.json("apply", profile, code=ExitCode.PROOF)["message"]
 
 
 def test_an_interrupted_proof_leaves_no_process(small: Small, tmp_path: Path) -> None:

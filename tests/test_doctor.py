@@ -57,6 +57,20 @@ class Hosts(Small):
         (folder / "gpus.json").write_text(json.dumps({"gpus": rows, "apps": apps or []}))
         return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
+    def is_sound(self) -> None:
+        """From now on there is a torch, and a model: what can be told without the tree is well."""
+        (site,) = self.venv.glob("lib/python*/site-packages")
+        torch = "from types import SimpleNamespace as S\n__version__ = '0'\nversion, _C = S(cuda=None), S()\n"
+        (site / "torch.py").write_text(torch)
+        model = self.folder / "model"
+        model.mkdir()
+        for name in ("config.json", "tokenizer.json"):
+            (model / name).write_text("{}")
+        (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+        base = yaml.safe_load((self.folder / "profiles/base.yaml").read_text())
+        base["serve"]["args"] = {"model-path": str(model), "device": "cpu"}
+        (self.folder / "profiles/base.yaml").write_text(yaml.safe_dump(base, sort_keys=False))
+
     def doctor(self, profile: str, code: ExitCode, **env: str) -> dict[str, dict[str, Any]]:
         document = json.loads(self.run("doctor", profile, "--json", code=code, **env).stdout)
         assert (document["verb"], document["exit"]) == ("doctor", code)
@@ -180,13 +194,20 @@ def test_a_proof_that_needs_what_the_host_lacks(hosts: Hosts) -> None:
     assert "/nonexistent/bin/python" in hosts.json("prove", profile, code=ExitCode.PREFLIGHT)["message"]
 
 
+def test_apply_proves_here_before_it_pushes(hosts: Hosts) -> None:
+    hosts.is_sound()
+    profile = hosts.with_proof("blind", PROOFS["blind"])
+    told = hosts.run("apply", profile, code=ExitCode.PROOF).stderr
+    assert "passes on the pristine tree too" in told and "push" not in told
+
+
 def test_apply_proves_on_the_host_before_it_looks_further(hosts: Hosts, home: Path) -> None:
+    hosts.is_sound()
     profile = proving_there(hosts, "hopeless", PROOFS["hopeless"])
     assert "nothing was switched" in hosts.json("apply", profile, code=ExitCode.PROOF)["hint"]
     assert not (home / "root/small/journal.jsonl").exists()
     profile = proving_there(hosts, "good", PROOFS["good"])
-    error = hosts.json("apply", profile, code=ExitCode.PREFLIGHT)  # proven; but there is no model
-    assert "import" in error["message"] or "model" in error["message"]
+    assert "import" in hosts.json("apply", profile, code=ExitCode.PREFLIGHT)["message"]  # proven; but it is no engine
     assert list((home / "root/small/caches").glob("*/proofs/*.json"))
 
 
@@ -211,3 +232,44 @@ def test_what_travels_is_the_set_as_it_was_read(hosts: Hosts) -> None:
     (one.folder / "proofs/check.py").write_text("another")
     with pytest.raises(PatchSetError, match="was changed"):
         proving.files([one])
+
+
+def test_proofs_without_a_place_are_told_before_apply(hosts: Hosts) -> None:
+    hosts.with_proof("good", PROOFS["good"])
+    profile = hosts.profile("good", ["good/1.0.0"])  # a runtime that is there, and no `prove`
+    for verb in ("plan", "apply"):
+        error = hosts.json(verb, profile, code=ExitCode.PROFILE)
+        assert "does not say where to run them" in error["message"] and "prove: host" in error["hint"]
+    found = hosts.doctor(profile, ExitCode.PREFLIGHT)["proofs"]
+    assert not found["ok"] and "prove: host" in found["hint"]
+    assert hosts.doctor(hosts.profile("there", ["good/1.0.0"], prove="host"), ExitCode.PREFLIGHT)["proofs"]["ok"]
+
+
+@pytest.mark.parametrize(("prove", "kinds"), [(None, ["prove", "push"]), ("host", ["push", "prove"])])
+def test_plan_says_where_proofs_run_and_what_stops_apply(hosts: Hosts, prove: str | None, kinds: list[str]) -> None:
+    profile = hosts.with_proof("good", PROOFS["good"])
+    if prove:
+        profile = hosts.profile("good", ["good/1.0.0"], prove=prove)
+    planned = hosts.json("plan", profile)
+    assert [step["kind"] for step in planned["hosts"]["here"]["steps"]][:2] == kinds
+    assert [one["check"] for one in planned["refused"]["here"]] == ["torch", "model"]
+    assert "apply would stop here: model: " in hosts.run("plan", profile).stdout
+
+
+def test_what_a_host_refuses_is_said_before_proofs_and_pushes(hosts: Hosts, home: Path) -> None:
+    profile = hosts.with_proof("good", PROOFS["good"])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", hosts.private))
+        server.listen()
+        told = hosts.run("apply", profile, code=ExitCode.PREFLIGHT).stderr
+    assert f"port {hosts.private}" in told and "nothing was stopped" in told
+    assert "proving" not in told and "push" not in told
+    hosts.run("prove", profile)  # what is remembered and small to push needs no look of its own
+    assert "push" in hosts.run("apply", profile, code=ExitCode.PREFLIGHT).stderr
+
+
+def test_a_runtime_that_apply_makes_is_no_reason_to_refuse(hosts: Hosts) -> None:
+    (hosts.folder / "some.lock").write_text("torch==0.0.1\n")
+    profile = hosts.profile("made", runtime={"venv": None, "lock": "../some.lock"})
+    found = hosts.doctor(profile, ExitCode.PREFLIGHT)["runtime"]
+    assert found["ok"] and found["warn"] and "not made yet" in found["detail"]

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kdeploy import deploy
-from kdeploy.api import hosts, stages
+from kdeploy.api import findings, hosts, stages
+from kdeploy.api.findings import Finding
 from kdeploy.api.reach import hosts_of
-from kdeploy.errors import KdeployError
+from kdeploy.api.stages import Staged
+from kdeploy.errors import KdeployError, ProfileError
 from kdeploy.progress import Note
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at on a host."""
-
-    check: str
-    ok: bool
-    warn: bool
-    """It is no reason to refuse, but look at it."""
-    detail: str
-    hint: str
-    """What mends it."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +31,23 @@ def doctor(path: Path, note: Note) -> tuple[Examined, ...]:
     staged = stages.stage(path, note, check_out=False)
     read = staged.declared.profile
     made = hosts.make_release(staged)
-    examined = []
+    proofs, examined = _proofs(staged), []
     for host in hosts_of(read):
         note(f"{host.name}: looking")
         try:
-            request = deploy.precheck_request(host, made, stages.demands(read, staged.declared.sets))
-            answer = host.call("doctor", request, timeout_s=900)
+            said = findings.look(host, made, stages.demands(read, staged.declared.sets))
             reached = Finding("reached", True, False, f"kdeploy's folder there is {host.root}", "")
-            found = (reached, *map(_read, answer["findings"]))
+            found = (reached, *proofs, *said)
         except KdeployError as fault:
-            found = (Finding("reached", False, False, fault.message, fault.hint or ""),)
+            found = (Finding("reached", False, False, fault.message, fault.hint or ""), *proofs)
         examined.append(Examined(host.name, found))
     return tuple(examined)
 
 
-def _read(values: Mapping[str, Any]) -> Finding:
-    return Finding(
-        check=str(values.get("check")),
-        ok=bool(values.get("ok")),
-        warn=bool(values.get("warn")),
-        detail=str(values.get("detail")),
-        hint=str(values.get("hint") or ""),
-    )
+def _proofs(staged: Staged) -> tuple[Finding, ...]:
+    """Whether the profile says where its proofs run; nothing when there are none."""
+    try:
+        where = stages.where_proofs_run(staged)
+    except ProfileError as fault:
+        return (Finding("proofs", False, False, fault.message, fault.hint or ""),)
+    return (Finding("proofs", True, False, f"they run {where}", ""),) if where else ()

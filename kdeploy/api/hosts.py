@@ -1,24 +1,22 @@
-"""The verbs that look at a host or change it: plan, apply, rollback, status, history, logs, stop."""
+"""The verbs that take a host to a release: plan, apply, rollback."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import getpass
-import os
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kdeploy import deploy, known_good, ledger, plan, profile, release
-from kdeploy.api import stages
+from kdeploy.api import findings, stages
+from kdeploy.api.findings import Finding
 from kdeploy.api.reach import approached, hosts_of
 from kdeploy.api.stages import Staged
 from kdeploy.deploy import Goal, Outcome
 from kdeploy.errors import KdeployError, UsageError
-from kdeploy.host import Event, Host
+from kdeploy.host import Host
 from kdeploy.patching.series import SeriesReport
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Profile
@@ -40,6 +38,8 @@ class Planned:
     plans: Mapping[str, Plan]
     changes: Mapping[str, tuple[str, ...]]
     """By host, what is different from its live release, and whether this one was rejected there before."""
+    refused: Mapping[str, tuple[Finding, ...]]
+    """By host, what it would refuse the release for, as far as that can be told without its tree."""
     diff: str | None
 
 
@@ -49,14 +49,17 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     staged = stages.stage(path, note, check_out=False)
     declared = staged.declared
     report = staging.check(declared.base, declared.sets, declared.profile.engine_version)
-    made = make_release(staged)
-    plans, changes = {}, {}
+    made, proofs = make_release(staged), stages.where_proofs_run(staged)
+    plans, changes, refused = {}, {}, {}
     if not offline:
         for host in hosts_of(declared.profile):
             known = deploy.facts(host, made.tree, "current", manifest=made.manifest)
-            plans[host.name] = plan.make(known, made, values)
+            plans[host.name] = plan.make(known, made, values, proofs)
             changes[host.name] = _changes(host, known, made, values)
-    return Planned(staged, report, made, plans, changes, staging.diff(staged.stage) if diff else None)
+            if plans[host.name].steps:
+                seen = findings.look(host, made, stages.demands(declared.profile, declared.sets))
+                refused[host.name] = tuple(one for one in seen if not one.ok)
+    return Planned(staged, report, made, plans, changes, refused, staging.diff(staged.stage) if diff else None)
 
 
 def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[str, ...]:
@@ -91,19 +94,30 @@ def apply(path: Path, note: Note) -> Applied:
     with approached(profile.load(path)) as hosts:
         staged = stages.stage(path, note, check_out=False)
         read = staged.declared.profile
+        made, proofs = make_release(staged), stages.where_proofs_run(staged)
+        looked = not stages.proofs_remembered(staged)
+        if looked:
+            for host in hosts:
+                _look_ahead(host, made, values, stages.demands(read, staged.declared.sets))
         proven = stages.run_proofs(staged, note)
-        made = make_release(staged)
         if _last_release(read.file.service, hosts[0].name) != made.id:  # likely to be pushed: git is slow to import
             with contextlib.suppress(KdeployError):
                 staging.open_store(staged.stage)
         outcomes = []
         for host in hosts:
             known = deploy.facts(host, made.tree, manifest=made.manifest)
-            steps = plan.make(known, made, values)
+            steps = plan.make(known, made, values, proofs)
             goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
             with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
-                outcomes.append(deploy.carry_out(host, steps, known, goal, note))
+                outcomes.append(deploy.carry_out(host, steps, known, goal, note, looked=looked))
     return Applied(read, made, (*proven, *(one for outcome in outcomes for one in outcome.proven)), tuple(outcomes))
+
+
+def _look_ahead(host: Host, made: Release, values: Secrets, demands: Mapping[str, Any]) -> None:
+    """What a host would refuse is said before proofs take their time, if there is anything to do there."""
+    known = deploy.facts(host, made.tree, manifest=made.manifest)
+    if plan.make(known, made, values).steps:
+        deploy.look_ahead(host, known, made, demands)
 
 
 def rollback(path: Path | None, to: str | None, project: Path | None, note: Note) -> Applied:
@@ -122,103 +136,6 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
         with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
             outcomes.append(deploy.carry_out(host, steps, known, goal_of(read, target, None, kept), note))
     return Applied(read, target, (), tuple(outcomes))
-
-
-@dataclass(frozen=True)
-class Status:
-    """One service on one host."""
-
-    host: str
-    service: str
-    root: str
-    facts: Facts
-    release: Mapping[str, Any] | None
-    """The live release's document."""
-    clients: str | None
-    """Where clients reach the live release: a URL."""
-    advice: str | None
-    """What to do when something is not right."""
-
-
-def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
-    """What each host of a profile (the last applied one by default) serves, and whether something is to be done."""
-    read = profile.load(path or last_profile(project))
-    found = []
-    for host in hosts_of(read):
-        known = deploy.facts(host, None, "current")
-        live = known.documents[known.current]["release"] if known.current else None
-        found.append(
-            Status(host.name, host.service, host.root, known, live, _clients(host, known, live), _advice(known, read))
-        )
-    return tuple(found)
-
-
-def _clients(host: Host, known: Facts, live: Mapping[str, Any] | None) -> str | None:
-    try:
-        return deploy.clients_url(host, known, release.read(live)) if live else None
-    except (KeyError, TypeError):  # a document that somebody edited: `verify` tells of it
-        return None
-
-
-def _advice(known: Facts, read: Profile) -> str | None:
-    again = f"kdeploy apply {os.path.relpath(read.path)}"
-    last = known.transaction
-    if last is not None and last.open:
-        if last.running:
-            return f"a change is under way ({last.state}); it goes back by itself if nobody decides"
-        return f"a change was cut off at {last.state}; `{again}` heals the host first, then continues"
-    if last is not None and last.state == "NEEDS_OPERATOR":
-        return (
-            f"the way back failed: {last.reason}. See `kdeploy logs`, then `{again}` or `kdeploy rollback --to RELEASE`"
-        )
-    if known.current is None:
-        return f"nothing was deployed yet: `{again}`"
-    if not known.server.alive:
-        return f"the server does not run: `{again}` starts it, gated"
-    return None
-
-
-@dataclass(frozen=True)
-class History:
-    """Every change of one host, newest first, as its own journal tells it."""
-
-    host: str
-    transactions: tuple[Mapping[str, Any], ...]
-
-
-def history(path: Path | None, project: Path | None) -> tuple[History, ...]:
-    """The history of each host of a profile (the last applied one by default)."""
-    read = profile.load(path or last_profile(project))
-    return tuple(History(host.name, tuple(host.call("history")["transactions"])) for host in hosts_of(read))
-
-
-def logs(
-    path: Path | None, project: Path | None, unit: str, lines: int, follow: bool, tell: Callable[[str, Event], None]
-) -> None:
-    """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C."""
-    read = profile.load(path or last_profile(project))
-    if follow and len(read.hosts) > 1:
-        raise UsageError("--follow works for one host at a time")
-    for host in hosts_of(read):
-        request = {"unit": unit, "lines": lines, "follow": follow}
-        timeout = 7 * 86_400 if follow else 60
-
-        def pass_on(event: Event, name: str = host.name) -> None:
-            tell(name, event)
-
-        host.call("logs", request, on_event=pass_on, timeout_s=timeout)
-
-
-def stop(path: Path | None, project: Path | None, note: Note) -> tuple[str, ...]:
-    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again. Gives their names."""
-    read = profile.load(path or last_profile(project))
-    stopped = []
-    for host in hosts_of(read):
-        note(f"{host.name}: stopping {host.service}")
-        host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
-        ledger.add("stop", read.path, host.service, host.name, "", "stopped")
-        stopped.append(host.name)
-    return tuple(stopped)
 
 
 def make_release(staged: Staged) -> Release:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kdeploy import document, lock, places, profile, release
 from kdeploy.errors import PatchSetError, ProfileError, UsageError
@@ -138,29 +138,51 @@ def stage(path: Path, note: Note, *, check_out: bool = True) -> Staged:
     return Staged(declared, staged, staging.check_out(staged) if check_out else None)
 
 
-def run_proofs(staged: Staged, note: Note, again: bool = False) -> tuple[Proven, ...]:
-    """Run the proofs of a staged profile, unless they were run for this tree and runtime before.
-
-    None of those that are to run on the hosts.
-    """
+def where_proofs_run(staged: Staged) -> Literal["here", "on the host"] | None:
+    """Where the proofs of a staged profile run; None when there are none. Raises ProfileError when it does not say."""
     read = staged.declared.profile
-    if read.proves_on_hosts or not any(one.proofs for one in staged.declared.sets):
-        return ()
-    prover = read.prover
-    if prover is None:
+    if not any(one.proofs for one in staged.declared.sets):
+        return None
+    if read.proves_on_hosts:
+        return "on the host"
+    if read.prover is None:
         raise ProfileError(
             "its patch sets have proofs, but the profile does not say where to run them",
             where=read.where("runtime"),
             hint="add 'prove: {lock: PATH}', a requirements file with torch and what the proofs need; "
             "'prove: host' runs them on each host, in the engine's own runtime",
         )
+    return "here"
+
+
+def run_proofs(staged: Staged, note: Note, again: bool = False) -> tuple[Proven, ...]:
+    """Run the proofs of a staged profile, unless they were run for this tree and runtime before.
+
+    None of those that are to run on the hosts.
+    """
+    read, prover = staged.declared.profile, _prover(staged)
+    if prover is None:
+        return ()
 
     def ground() -> proving.Ground:
         pristine, patched = staging.check_out_both(staged.stage)
         return proving.Ground(pristine, patched, local_runtime(read, prover, note))
 
-    key = f"{staged.stage.tree.commit} {runtime_id(read, prover)}"
-    return proving.prove(staged.declared.sets, key, ground, note, again=again)
+    return proving.prove(staged.declared.sets, _proofs_key(staged, prover), ground, note, again=again)
+
+
+def proofs_remembered(staged: Staged) -> bool:
+    """Whether no proof is left to be run on this machine."""
+    prover = _prover(staged)
+    return prover is None or proving.remembered(staged.declared.sets, _proofs_key(staged, prover))
+
+
+def _prover(staged: Staged) -> Runtime | None:
+    return staged.declared.profile.prover if where_proofs_run(staged) == "here" else None
+
+
+def _proofs_key(staged: Staged, prover: Runtime) -> str:
+    return f"{staged.stage.tree.commit} {runtime_id(staged.declared.profile, prover)}"
 
 
 def local_runtime(read: Profile, runtime: Runtime, note: Note) -> Path:
@@ -215,9 +237,6 @@ def runtime_id(read: Profile, runtime: Runtime) -> str:
     if text is None:
         return hashlib.sha256(str(runtime.venv).encode()).hexdigest()[:12]
     return release.runtime_key(text, runtime.python, runtime.with_deps)
-
-
-# --- freeze and schema
 
 
 @dataclass(frozen=True)

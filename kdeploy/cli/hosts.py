@@ -40,6 +40,7 @@ def _plan_result(planned: Any) -> dict[str, object]:
         ],
         "hosts": planned.plans,
         "changes": planned.changes,
+        "refused": planned.refused,
         "diff": planned.diff,
     }
 
@@ -106,10 +107,10 @@ def _applied_result(applied: Any) -> dict[str, object]:
 def status(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
     """Say what the hosts serve, and what is to be done."""
     with command("status", json) as run:
-        from kdeploy.api import hosts
+        from kdeploy.api import service
         from kdeploy.views import show_status
 
-        found = hosts.status(profile, project)
+        found = service.status(profile, project)
         if not run.show(found):
             show_status(found)
 
@@ -118,10 +119,10 @@ def status(profile: MaybeProfile = None, project: Project = None, json: Json = F
 def history(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
     """List every change, newest first, as the hosts tell it."""
     with command("history", json) as run:
-        from kdeploy.api import hosts
+        from kdeploy.api import service
         from kdeploy.views import show_history
 
-        found = hosts.history(profile, project)
+        found = service.history(profile, project)
         if not run.show(found):
             show_history(found)
 
@@ -137,7 +138,7 @@ def logs(
 ) -> None:
     """Show the last lines of the server's log."""
     with command("logs", json) as run:
-        from kdeploy.api import hosts
+        from kdeploy.api import service
         from kdeploy.render import clean
 
         kept: list[dict[str, str]] = []
@@ -150,7 +151,7 @@ def logs(
                 print(clean(text), flush=follow)
 
         with contextlib.suppress(*((KeyboardInterrupt,) if follow else ())):  # the way to end --follow
-            hosts.logs(profile, project, unit, lines, follow, tell)
+            service.logs(profile, project, unit, lines, follow, tell)
         run.show(kept)
 
 
@@ -158,8 +159,8 @@ def logs(
 def stop(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
     """Stop serving; `kdeploy apply` starts again, gated."""
     with command("stop", json, quiet) as run:
-        from kdeploy.api import hosts
+        from kdeploy.api import service
 
-        stopped = hosts.stop(profile, project, run.note)
+        stopped = service.stop(profile, project, run.note)
         if not run.show({"hosts": stopped}):
             print(f"stopped on {', '.join(stopped)}")

@@ -75,7 +75,7 @@ def prove(
     results = []
     for one in sets:
         for proof in one.proofs:
-            cached = places.cache() / "proofs" / f"{_key(key, one, proof)}.json"
+            cached = _cached(key, one, proof)
             found = None if again else _read(cached)
             if found is None:
                 note(f"proving {one.ref} {proof.name}")
@@ -87,6 +87,11 @@ def prove(
                 _keep(cached, found)
             results.append(found)
     return tuple(results)
+
+
+def remembered(sets: Sequence[PatchSet], key: str) -> bool:
+    """Whether `prove` would find every proof of `sets` done for `key`."""
+    return all(_read(_cached(key, one, proof)) is not None for one in sets for proof in one.proofs)
 
 
 def judge(result: Proven) -> None:
@@ -204,9 +209,9 @@ def _red_and_green(one: PatchSet, proof: Proof, ground: Ground) -> tuple[Run, Ru
     return red, green
 
 
-def _key(key: str, one: PatchSet, proof: Proof) -> str:
+def _cached(key: str, one: PatchSet, proof: Proof) -> Path:
     parts = [key, one.ref, one.digest, proof.name]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return places.cache() / "proofs" / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]}.json"
 
 
 @written()

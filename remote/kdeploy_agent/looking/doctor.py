@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator
 
 from kdeploy_agent.ground import bounded, processes
+from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.keeping import units
 from kdeploy_agent.looking import precheck
 from kdeploy_agent.looking.finding import Finding, doubt, well, wrong
 from kdeploy_agent.trees import serving
@@ -19,7 +21,7 @@ from kdeploy_agent.trees import serving
 
 def doctor(call: Call) -> Dict[str, Any]:
     """Verb: findings as `precheck` has them for the same request, after those about the host; leaves nothing here."""
-    return {"findings": precheck.told(call, _look(call))}
+    return precheck.answer(call, _look(call))
 
 
 def _look(call: Call) -> Iterator[Finding]:
@@ -27,7 +29,7 @@ def _look(call: Call) -> Iterator[Finding]:
     yield well("python", f"{platform.python_version()} ({sys.executable})")
     yield _git()
     yield from _rights(call.layout.root)
-    yield from _serves(release)
+    yield from _serves(call.layout, release)
     yield from precheck.look(call, pushed=False)
 
 
@@ -66,11 +68,16 @@ def _user() -> str:
         return f"user {os.geteuid()}"
 
 
-def _serves(release: Dict[str, Any]) -> Iterator[Finding]:
-    """Who answers where clients of this release will come in; ours are told by the ports."""
+def _serves(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
+    """Who answers where clients of this release will come in; ours, and what was adopted, are told by the ports."""
+    keeper = units.of(layout)
     wanted = serving.ports(release)
     port = wanted.get("public", wanted["private"])
-    held = [one for one in processes.holders(port) if not processes.environ(one.pid).get("KDEPLOY_SERVICE")]
+    held = [
+        one
+        for one in processes.holders(port)
+        if not (keeper.owns(one.pid, port) or processes.environ(one.pid).get("KDEPLOY_SERVICE"))
+    ]
     if held:
         who = ", ".join(f"{one.command} (process {one.pid})" for one in held)
         yield wrong("serves now", f"port {port}: {who}", "`kdeploy adopt` records it as the way back, then apply")

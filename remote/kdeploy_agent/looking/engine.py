@@ -12,14 +12,16 @@ from kdeploy_agent.ground import bounded, files
 from kdeploy_agent.ground.gpus import Gpu
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.looking import abi, cuda, machine
-from kdeploy_agent.looking.finding import Finding, judged, well, wrong
+from kdeploy_agent.looking.finding import Finding, doubt, judged, well, wrong
 from kdeploy_agent.trees import runtimes, serving
 
 _INSIDE_WITHIN_S = 300.0
 
 
-def look(layout: Layout, release: Dict[str, Any], found: Sequence[Gpu]) -> Iterator[Finding]:
+def look(layout: Layout, release: Dict[str, Any], found: Sequence[Gpu], pushed: bool = True) -> Iterator[Finding]:
     """Findings about runtime, import, arguments, torch, driver and ptxas; without the tree those that need none.
+
+    Before anything was `pushed` a runtime that is made from its lock need not be here.
 
     What the runtime said is remembered when all is well: the import takes 4 s. A release's id covers its tree and its
     arguments, and PREPARED compares the tree's files again; what is installed in a runtime that we made is compared
@@ -31,6 +33,9 @@ def look(layout: Layout, release: Dict[str, Any], found: Sequence[Gpu]) -> Itera
     tree = tree if tree.is_dir() else None
     python = serving.python_of(layout, release)
     ours = tree is not None and "key" in release["launch"]["runtime"] and python.exists()
+    if not pushed and "key" in release["launch"]["runtime"] and not python.exists():
+        yield doubt("runtime", f"{python} is not made yet: torch and driver are unchecked", "`kdeploy apply` makes it")
+        return
     state = f"{runtimes.fingerprint(python.parent.parent)} {found[0].driver if found else ''}" if ours else ""
     memo = files.read_json(known) if ours else None
     if isinstance(memo, dict) and memo.get("state") == state and isinstance(memo.get("answer"), dict):

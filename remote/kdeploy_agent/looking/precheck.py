@@ -34,13 +34,18 @@ def precheck(call: Call) -> Dict[str, Any]:
     clock, `remote` that clients are elsewhere. `strict` makes what is wrong an error of kind `preflight`, so that what
     was sent ahead behind it is not done.
     """
-    findings = told(call, look(call))
+    return answer(call, look(call))
+
+
+def answer(call: Call, found: Iterator[Finding]) -> Dict[str, Any]:
+    """What the request gets: all `findings`, or an error when it is strict and one of them is not ok."""
+    findings = _told(call, found)
     if call.request.get("strict") and not all(finding["ok"] for finding in findings):
         raise refusal(findings)
     return {"findings": findings}
 
 
-def told(call: Call, found: Iterator[Finding]) -> List[Finding]:
+def _told(call: Call, found: Iterator[Finding]) -> List[Finding]:
     """All findings, each an event as soon as it is there."""
     findings = []
     for finding in found:
@@ -58,7 +63,7 @@ def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     mine: List[gpus.Gpu] = []
     yield from _gpus(call, release, mine)
     yield from _tree(layout, release, pushed)
-    yield from engine.look(layout, release, mine)
+    yield from engine.look(layout, release, mine, pushed)
     yield from models.look(release)
     yield from _address(release, call.request.get("remote") is True)
     yield from ports(layout, release)
@@ -154,7 +159,7 @@ def _address(release: Dict[str, Any], remote: bool) -> Iterator[Finding]:
         detail = f"this host cannot listen at {host}: {fault.strerror or fault}"
         yield wrong("public address", detail, "correct 'host' of the profile: an address of this host")
         return
-    if remote and ipaddress.ip_address(place[0].partition("%")[0]).is_loopback:
+    if remote and ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback:
         fix = "set `serve.host: 0.0.0.0`, or an address of the host"
         yield doubt("public address", f"{host}: {_HERE_ALONE}", fix)
     else:

@@ -1,0 +1,117 @@
+"""The verbs about what a host serves: status, history, logs, stop."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kdeploy import deploy, ledger, profile, release
+from kdeploy.api import hosts
+from kdeploy.api.reach import hosts_of
+from kdeploy.errors import UsageError
+from kdeploy.host import Event, Host
+from kdeploy.plan import Facts
+from kdeploy.profile import Profile
+from kdeploy.progress import Note
+
+
+@dataclass(frozen=True)
+class Status:
+    """One service on one host."""
+
+    host: str
+    service: str
+    root: str
+    facts: Facts
+    release: Mapping[str, Any] | None
+    """The live release's document."""
+    clients: str | None
+    """Where clients reach the live release: a URL."""
+    advice: str | None
+    """What to do when something is not right."""
+
+
+def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
+    """What each host of a profile (the last applied one by default) serves, and whether something is to be done."""
+    read = profile.load(path or hosts.last_profile(project))
+    found = []
+    for host in hosts_of(read):
+        known = deploy.facts(host, None, "current")
+        live = known.documents[known.current]["release"] if known.current else None
+        found.append(
+            Status(host.name, host.service, host.root, known, live, _clients(host, known, live), _advice(known, read))
+        )
+    return tuple(found)
+
+
+def _clients(host: Host, known: Facts, live: Mapping[str, Any] | None) -> str | None:
+    try:
+        return deploy.clients_url(host, known, release.read(live)) if live else None
+    except (KeyError, TypeError):  # a document that somebody edited: `verify` tells of it
+        return None
+
+
+def _advice(known: Facts, read: Profile) -> str | None:
+    again = f"kdeploy apply {os.path.relpath(read.path)}"
+    last = known.transaction
+    if last is not None and last.open:
+        if last.running:
+            return f"a change is under way ({last.state}); it goes back by itself if nobody decides"
+        return f"a change was cut off at {last.state}; `{again}` heals the host first, then continues"
+    if last is not None and last.state == "NEEDS_OPERATOR":
+        return (
+            f"the way back failed: {last.reason}. See `kdeploy logs`, then `{again}` or `kdeploy rollback --to RELEASE`"
+        )
+    if known.current is None:
+        return f"nothing was deployed yet: `{again}`"
+    if not known.server.alive:
+        return f"the server does not run: `{again}` starts it, gated"
+    return None
+
+
+@dataclass(frozen=True)
+class History:
+    """Every change of one host, newest first, as its own journal tells it."""
+
+    host: str
+    transactions: tuple[Mapping[str, Any], ...]
+
+
+def history(path: Path | None, project: Path | None) -> tuple[History, ...]:
+    """The history of each host of a profile (the last applied one by default)."""
+    read = profile.load(path or hosts.last_profile(project))
+    return tuple(History(host.name, tuple(host.call("history")["transactions"])) for host in hosts_of(read))
+
+
+def logs(
+    path: Path | None, project: Path | None, unit: str, lines: int, follow: bool, tell: Callable[[str, Event], None]
+) -> None:
+    """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C."""
+    read = profile.load(path or hosts.last_profile(project))
+    if follow and len(read.hosts) > 1:
+        raise UsageError("--follow works for one host at a time")
+    for host in hosts_of(read):
+        request = {"unit": unit, "lines": lines, "follow": follow}
+        timeout = 7 * 86_400 if follow else 60
+
+        def pass_on(event: Event, name: str = host.name) -> None:
+            tell(name, event)
+
+        host.call("logs", request, on_event=pass_on, timeout_s=timeout)
+
+
+def stop(path: Path | None, project: Path | None, note: Note) -> tuple[str, ...]:
+    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again. Gives their names."""
+    read = profile.load(path or hosts.last_profile(project))
+    stopped = []
+    for host in hosts_of(read):
+        note(f"{host.name}: stopping {host.service}")
+        host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
+        ledger.add("stop", read.path, host.service, host.name, "", "stopped")
+        stopped.append(host.name)
+    return tuple(stopped)
