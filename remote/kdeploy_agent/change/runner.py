@@ -20,6 +20,7 @@ from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.locking import Lock
 from kdeploy_agent.ground.order import Order
 from kdeploy_agent.keeping import detach
+from kdeploy_agent.trees import serving
 
 
 def launch(layout: Layout, order: Order, lock: Lock) -> None:
@@ -64,7 +65,7 @@ def heal(layout: Layout) -> Optional[Transaction]:
     if last is None or last.finished:
         return None
     print(f"{time.ctime()}: healing {last.txn}, which stands at {last.state} ({last.phase})", file=sys.stderr)
-    Run(layout, Order.read(layout, last.txn)).heal()
+    _recalled(layout, last).heal()
     return journal.transactions()[last.txn]
 
 
@@ -98,7 +99,13 @@ def end_stopped(layout: Layout) -> None:
     """Like `heal`, for somebody who wants the service stopped: nothing is started for it. The caller holds the lock."""
     last = Journal(layout.journal).last()
     if last is not None and not last.finished:
-        Run(layout, Order.read(layout, last.txn)).heal(start=False)
+        _recalled(layout, last).heal(start=False)
+
+
+def _recalled(layout: Layout, at: Transaction) -> Run:
+    """A transaction to be ended by what is known of it: an order that cannot be read bars no way back."""
+    release = serving.find_release(layout, at.release) if at.release else None
+    return Run(layout, Order.recall(layout, at, release))
 
 
 def _run(layout: Layout, order: Order) -> int:

@@ -81,7 +81,7 @@ class Run:
         at = self._now()
         if at.state == "ROLLING_BACK" and at.phase == DONE:
             self._end("ROLLED_BACK", at.reason)
-        elif at.state == "CONFIRMED" and self.switch.serves(self.release):
+        elif at.state == "CONFIRMED" and "launch" in self.release and self.switch.serves(self.release):
             self.confirm()  # it was proven and watched; only its name as known-good was missing
         elif not start:
             self._halt(at)
@@ -93,7 +93,8 @@ class Run:
     def confirm(self) -> None:
         """Make the release, which serves, known-good."""
         with self._step("CONFIRMED"):
-            if not adopted.is_adopted(self.release):  # whose questions were recorded when it was found
+            # Those of an adopted one were recorded when it was found; of an order that is lost none are known.
+            if self.order.probes and not adopted.is_adopted(self.release):
                 plan = {"probes": self.order.probes, "start_s": self.order.start_s}
                 evidence = self.layout.evidence(self.release["id"])
                 files.write(evidence / "plan.json", files.ordered(plan))
