@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kdeploy_agent.adoption import startable
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import files
+from kdeploy_agent.ground import files, systemctl
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import adopted, ancestry, bystander
 
@@ -155,6 +156,84 @@ def test_a_script_around_it_goes_along_and_comes_back(rig: Rig) -> None:
         assert answer.ok["state"] == "ROLLED_BACK"
         serves_by_hand(rig, release)
         assert processes.identity(shell) is None
+
+
+def test_a_shell_around_it_is_not_asked_for_its_package(rig: Rig) -> None:
+    """Adopted by the shell's pid, the Python that listens is asked; the shell would run Python's source as its own."""
+    script = rig.layout.root.with_name("run.sh")
+    script.write_text('#!/bin/bash\n"$@"\n')
+    with by_hand(rig, "/bin/bash", str(script)) as shell:
+        told = adopt(rig, pid=shell).ok
+        assert told["release"]["version"] == "0.5.11" and told["notes"] == []
+
+
+def test_what_its_python_complains_of_is_not_shown(rig: Rig) -> None:
+    with by_hand(rig) as pid:
+        init = Path(processes.cwd(pid)) / "sglang/__init__.py"
+        init.write_text("import os, sys\nsys.stderr.write('raw-complaint')\nos._exit(3)\n")
+        (note,) = adopt(rig).ok["notes"]
+        assert "no sglang package was found" in note and "raw-complaint" not in note
+
+
+def test_what_could_not_be_started_again_is_not_adopted(rig: Rig) -> None:
+    program = rig.layout.root.with_name("bin") / "python3"
+    program.parent.mkdir()
+    program.symlink_to(os.path.realpath(sys.executable))
+    script = '#!/bin/bash\n"$@"\n'
+    runs = rig.layout.root.with_name("run.sh")
+    runs.write_text(script)
+    with by_hand(rig, "/bin/bash", str(runs)) as shell:
+        runs.unlink()
+        refused = adopt(rig, pid=shell).error
+        assert refused["kind"] == "preflight" and f"a script that is not there any more: {runs}" in refused["message"]
+    with by_hand(rig, str(program), "-c", "import os, sys; os.spawnv(os.P_WAIT, sys.argv[1], sys.argv[1:])") as pid:
+        program.unlink()
+        refused = adopt(rig, pid=pid).error
+        assert refused["kind"] == "preflight" and f"not there any more: {program}" in refused["message"]
+        assert refused["hint"] == "restart it from a program that is there, then adopt"
+    with by_hand(rig) as pid:
+        folder = Path(processes.cwd(pid))
+        folder.rename(folder.with_name("moved"))
+        shutil.copytree(folder.with_name("moved"), folder)
+        shutil.rmtree(folder.with_name("moved"))
+        refused = adopt(rig).error
+        os.kill(pid, signal.SIGKILL)
+        assert refused["kind"] == "preflight" and "runs in a folder that was deleted" in refused["message"]
+    assert rig.layout.live() is None
+
+
+@pytest.mark.parametrize(
+    ("fragment", "shown", "kind", "refusal"),
+    [
+        ("/etc/kept.service", {}, "systemd", ""),
+        ("/run/systemd/transient/kept.service", {}, "bare", ""),
+        ("/run/systemd/transient/kept.service", {"Restart": "always"}, "", "starts it again by itself"),
+        ("/etc/kept.service", {"LoadState": "masked"}, "", "is masked"),
+        ("/etc/gone.service", {}, "", "has no file any more"),
+    ],
+)
+def test_a_unit_must_be_able_to_start_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fragment: str, shown: dict[str, str], kind: str, refusal: str
+) -> None:
+    (tmp_path / "kept.service").write_text("[Service]\n")
+    path = fragment.replace("/etc", str(tmp_path))
+    told = {"LoadState": "loaded", "FragmentPath": path, "Restart": "no", **shown}
+    monkeypatch.setattr(systemctl, "show", lambda unit: told)
+    found = ancestry.Keeper("systemd", "kept.service", "kept.service")
+    if refusal:
+        with pytest.raises(AgentError, match=refusal):
+            startable.keeper(found)
+        return
+    keeper, notes = startable.keeper(found)
+    assert keeper.kind == kind and len(notes) == (kind == "bare")
+
+
+def test_a_container_that_goes_when_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docker").write_text("#!/bin/sh\necho true\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(AgentError, match="--rm"):
+        startable.keeper(ancestry.Keeper("docker", "serving"))
 
 
 def test_who_cannot_be_adopted(rig: Rig) -> None:

@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from kdeploy_agent.adoption import startable
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import processes, secrets
 from kdeploy_agent.ground.layout import Layout
@@ -34,19 +35,30 @@ print("\\nkdeploy-adopt " + json.dumps(told))
 """
 
 
+class Interpreter(NamedTuple):
+    """A Python of the server's: its program, its words, and what it runs with."""
+
+    program: str
+    argv: List[str]
+    env: Dict[str, str]
+    cwd: str
+
+
 class Found:
-    """The server, as it was found."""
+    """The server, as it was found. Raises `preflight` when it could not be started again as it is."""
 
     def __init__(self, layout: Layout, pid: int, port: int) -> None:
         self.layout, self.pid, self.port = layout, ancestry.leader(pid), port
-        self.notes: List[str] = []
         self.uid, self.gid = ancestry.user(self.pid)
         if os.geteuid() not in (0, self.uid):
             raise another_user(f"process {self.pid} ({processes.command(self.pid)})", ancestry.user_name(self.uid))
-        self.keeper: Keeper = ancestry.keeper_of(self.pid)
+        self.keeper: Keeper
+        self.keeper, self.notes = startable.keeper(ancestry.keeper_of(self.pid))
         self.argv, self.env, self.cwd = processes.argv(self.pid), processes.environ(self.pid), processes.cwd(self.pid)
         if not self.argv or not self.cwd:
             raise another_user(f"process {self.pid}", ancestry.user_name(self.uid))
+        if self.keeper.kind != "docker":  # a container has files of its own, and keeps them
+            startable.check(self.pid, self._program(), self.argv, self.cwd)
         self.package, self.version, self.prefix = self._import()
         self.listing = adopted.listing(self._outside(self.package)) if self.package else b""
 
@@ -107,41 +119,62 @@ class Found:
         return {"id": adopted.identify(document), **document}
 
     def _program(self) -> str:
-        """The program its first word means, as a path."""
-        first = self.argv[0]
-        if "/" in first:
-            return str(Path(self.cwd, first))
-        for folder in self.env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep):
-            if os.access(str(Path(folder, first)), os.X_OK):
-                return str(Path(folder, first))
-        return processes.program(self.pid)
+        return _program(self.pid, self.argv, self.env, self.cwd)
+
+    def _python(self) -> Optional[Interpreter]:
+        """The Python that serves: its first process, or the one of its processes that listens."""
+        family = ancestry.group_of(self.pid)
+        for pid in (self.pid, *sorted(one.pid for one in processes.holders(self.port) if one.pid in family)):
+            argv, env, cwd = processes.argv(pid), processes.environ(pid), processes.cwd(pid)
+            if argv and startable.is_python(processes.program(pid)):
+                program = argv[0] if self.keeper.kind == "docker" else _program(pid, argv, env, cwd)
+                return Interpreter(program, argv, env, cwd)
+        return None
 
     def _import(self) -> Tuple[Optional[Path], str, str]:
         """The sglang package it imports with the version that says, and its Python's prefix."""
-        words = [_IMPORT, self._start()]
+        python = self._python()
+        if python is None:
+            return self._no_package("its program is no Python", "")
+        words = ["-c", _IMPORT, _start(python)]
         if self.keeper.kind == "docker":
-            argv = ["docker", "exec", "--workdir", self.cwd, self.keeper.name, self.argv[0], "-c", *words]
-            done = _run(argv, None, "/", None)
+            argv = ["docker", "exec", "--workdir", python.cwd, self.keeper.name, python.program, *words]
+            lines = _run(argv, None, "/", None)
         else:
-            argv = [self._program(), "-c", *words]
-            done = _run(argv, self.env, self.cwd, (self.uid, self.gid))
-        lines = done.splitlines() if isinstance(done, str) else []
+            lines = _run([python.program, *words], python.env, python.cwd, (self.uid, self.gid))
         told = next((json.loads(one.partition(" ")[2]) for one in lines if one.startswith("kdeploy-adopt ")), None)
-        if told is None or "file" not in told:
-            why = told["error"] if told else done or "its program is no Python"
-            self.notes.append(f"no sglang package was found for it ({why[-200:]}): its files are not watched")
-            return None, "", told["prefix"] if told else ""
+        if told is None:
+            return self._no_package(f"{python.program} did not say what it imports", "")
+        if "file" not in told:
+            return self._no_package(" ".join(str(told["error"]).split())[-200:], told["prefix"])
         return Path(told["file"]).parent, told["version"], told["prefix"]
 
-    def _start(self) -> str:
-        """What Python put first on its path for a script; empty for -m and -c, which put the working folder there."""
-        script = next((word for word in self.argv[1:] if not word.startswith("-")), "")
-        by_module = any(word in ("-m", "-c") for word in self.argv[1 : self.argv.index(script)]) if script else True
-        return "" if by_module else str(Path(self.cwd, script).parent)
+    def _no_package(self, why: str, prefix: str) -> Tuple[None, str, str]:
+        self.notes.append(f"no sglang package was found for it ({why}): its files are not watched")
+        return None, "", prefix
 
     def _outside(self, package: Path) -> Path:
         """The package as this host sees it: a container has a root of its own."""
         return Path(f"/proc/{self.pid}/root{package}") if self.keeper.kind == "docker" else package
+
+
+def _program(pid: int, argv: List[str], env: Dict[str, str], cwd: str) -> str:
+    """The program a command line's first word means, as a path."""
+    first = argv[0]
+    if "/" in first:
+        return str(Path(cwd, first))
+    for folder in env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep):
+        if os.access(str(Path(folder, first)), os.X_OK):
+            return str(Path(folder, first))
+    return processes.program(pid)
+
+
+def _start(python: Interpreter) -> str:
+    """What Python put first on its path for a script; empty for -m and -c, which put the working folder there."""
+    words = python.argv[1:]
+    script = next((word for word in words if not word.startswith("-")), "")
+    by_module = any(word in ("-m", "-c") for word in words[: words.index(script)]) if script else True
+    return "" if by_module else str(Path(python.cwd, script).parent)
 
 
 def another_user(what: str, name: str) -> AgentError:
@@ -165,22 +198,23 @@ def shown(words: List[str]) -> List[str]:
     return told
 
 
-def _run(argv: List[str], env: Optional[Dict[str, str]], cwd: str, user: Optional[Tuple[int, int]]) -> str:
-    """What a command says on stdout; why it could not be run, when it could not."""
+def _run(argv: List[str], env: Optional[Dict[str, str]], cwd: str, user: Optional[Tuple[int, int]]) -> List[str]:
+    """The lines a command says on stdout; none when it could not be run. What it complains of is nobody's to show."""
     try:
         done = subprocess.run(
             argv,
             env=env,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             timeout=_IMPORTS_WITHIN_S,
             check=False,
             preexec_fn=_become(user),
         )
-    except (OSError, subprocess.SubprocessError) as fault:
-        return str(fault)
-    return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).decode("utf-8", "replace")
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.decode("utf-8", "replace").splitlines()
 
 
 def _become(user: Optional[Tuple[int, int]]) -> Optional[Callable[[], None]]:

@@ -17,7 +17,7 @@ _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
 _SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
     "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath", "DropInPaths",
-    "NeedDaemonReload",
+    "NeedDaemonReload", "Restart",
 )  # fmt: skip
 
 
