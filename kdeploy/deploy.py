@@ -10,14 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdeploy import proving
+from kdeploy import endings, proving
 from kdeploy.change import Change, Step
-from kdeploy.errors import (
-    GateError,
-    PreflightError,
-    RemoteError,
-    RollbackFailedError,
-)
+from kdeploy.errors import PreflightError
 from kdeploy.host import Ask, Host, telling
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
@@ -36,9 +31,6 @@ LOOKS_WITHIN_S = 900.0
 
 _SMALL = 1 << 18  # bytes of a push that is over before a look of its own would be: precheck says it soon enough
 _HEALS_WITHIN_S = 7200.0  # it starts a release that may be another, larger one than ours
-
-NOTHING_BEFORE = "nothing was serving before"
-"""The agent's note on a change that was undone on a host where nothing served."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +68,16 @@ class Outcome:
     """Proofs that ran on the host."""
 
 
-def facts(host: Host, tree: str | None, documents: str | None = None, *, manifest: str | None = None) -> Facts:
+def facts(
+    host: Host, tree: str | None, documents: str | None = None, *, manifest: str | None = None, answers: bool = False
+) -> Facts:
     """What the host says of itself; `tree` has every file's sha256 compared, with `manifest` or what a release says.
 
-    `documents` (`current`, `previous`, or how a known-good's id begins) brings those releases along.
+    `documents` (`current`, `previous`, or how a known-good's id begins) brings those releases along; with `answers`
+    what runs is asked for a sign of life, as it is for a `tree`.
     """
-    return Facts.read(host.call("facts", {"rehash": tree, "manifest": manifest, "documents": documents}, timeout_s=120))
+    request = {"rehash": tree, "manifest": manifest, "documents": documents, "answers": answers}
+    return Facts.read(host.call("facts", request, timeout_s=120))
 
 
 def look_ahead(host: Host, known: Facts, release: Release, demands: Mapping[str, Any]) -> None:
@@ -223,7 +219,7 @@ def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: N
     with Change(host, txn, note, patience) as change:
         result = change.begin(before, request)
         if result["state"] != "PROBED":
-            raise _ended(host, goal, result, None)
+            raise endings.fault(host, goal.release.id, result, None)
         if release.adopted is not None:
             verdict = judging.as_found(result["transcript"])
         else:
@@ -231,7 +227,7 @@ def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: N
         note(f"{host.name}: {sum(check.ok for check in verdict.checks)} of {len(verdict.checks)} checks passed")
         result = change.decide(verdict.accepted, verdict.reasons, verdict.as_json())
     if result["state"] != "CONFIRMED":
-        raise _ended(host, goal, result, verdict)
+        raise endings.fault(host, goal.release.id, result, verdict)
     return verdict
 
 
@@ -264,32 +260,3 @@ def judged_by(plan: Any) -> tuple[Gate, tuple[asking.Prompt, ...]] | None:
         return Gate.model_validate(kept["gate"]), tuple(map(asking.Prompt.model_validate, kept["prompts"]))
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _ended(host: Host, goal: Goal, result: dict[str, Any], verdict: Verdict | None) -> Exception:
-    release, state = goal.release.id, result.get("state")
-    first, *more = str(result.get("reason") or "no reason given").splitlines()
-    details: tuple[str, ...] = ()
-    if verdict is not None and not verdict.accepted:
-        first, more = f"the gate says no ({', '.join(check.name for check in verdict.failed)})", []
-        details = tuple(
-            line
-            for check in verdict.failed
-            for line in (f"{check.name}: {check.detail}", *map("  {}".format, check.evidence[:4]))
-        )
-    if state == "ROLLED_BACK":
-        after = str(result.get("note") or "")
-        if after == NOTHING_BEFORE:
-            after = f"{after}, so the public port stays closed"
-        return GateError(
-            f"{host.name}: {release} was rejected: {first}",
-            hint=f"evidence: {host.root}/{host.service}/releases/{release}/evidence",
-            details=(*more, *details, f"now: {after}"),
-        )
-    if state == "NEEDS_OPERATOR":
-        return RollbackFailedError(
-            f"{host.name}: {release} was rejected and the way back failed: {first}",
-            hint=f"`kdeploy logs` shows why on {host.name}; `kdeploy rollback --to RELEASE` tries another known-good",
-            details=(*more, *details),
-        )
-    return RemoteError(f"{host.name}: the change of {release} ended {state}: {first}", details=(*more, *details))

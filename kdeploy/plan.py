@@ -35,6 +35,8 @@ class Transaction:
     previous: str | None
     reason: str
     running: bool
+    deadline: str = ""
+    """What comes next of itself, and when; in words."""
 
     @property
     def open(self) -> bool:
@@ -72,6 +74,17 @@ class Facts:
     """Releases that were asked for along with the facts: each one's `release` and `plan`."""
     silent: str
     """Why server or front, which run, do not answer a client; empty when they do, or when it was not asked."""
+    answers: Mapping[str, Any]
+    """Of server and front, where that was asked: `ok`, `detail`."""
+    stopped: Mapping[str, Any] | None
+    """By whom and when the service was stopped on purpose; None when that does not stand."""
+
+    @property
+    def starting(self) -> str | None:
+        """What is about to start the service now, if anything is: a boot or a change."""
+        if self.transaction is not None and self.transaction.open and self.transaction.running:
+            return f"{self.transaction.goal} is at {self.transaction.state}"
+        return "the host was booted" if self.lock and self.lock.get("verb") == "boot" else None
 
     @staticmethod
     def read(result: Mapping[str, Any]) -> Facts:
@@ -94,7 +107,7 @@ class Facts:
                 releases=tuple(service["releases"]),
                 trees=tuple(service["trees"]),
                 commits=tuple(service["commits"]),
-                transaction=Transaction(**{key: last[key] for key in Transaction.__dataclass_fields__})
+                transaction=Transaction(**{key: last[key] for key in Transaction.__dataclass_fields__ if key in last})
                 if last
                 else None,
                 lock=service["lock"],
@@ -105,6 +118,8 @@ class Facts:
                 secrets=Digests(service["secrets"]["salt"], service["secrets"]["values"]),
                 documents=result.get("documents") or {},
                 silent=_silent(service.get("answers") or {}),
+                answers=service.get("answers") or {},
+                stopped=service.get("stopped"),
             )
         except (KeyError, TypeError, AttributeError) as fault:
             raise RemoteError(f"the agent's facts lack {fault}") from fault

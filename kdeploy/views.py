@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from kdeploy import render
 from kdeploy.api.adopt import Adopted
 from kdeploy.api.doctor import Examined
 from kdeploy.api.drift import Verified as Compared
 from kdeploy.api.hosts import Applied, Planned
-from kdeploy.api.service import History, Status
+from kdeploy.api.service import History, Status, Stopped
 from kdeploy.api.stages import Verified
 from kdeploy.api.unlock import Unlocked
-from kdeploy.plan import Unit
+from kdeploy.plan import Facts
 from kdeploy.render import when
 from kdeploy.stage.prove import Proven
 
@@ -114,15 +115,17 @@ def show_status(found: Sequence[Status]) -> None:
         good = "known-good" if known.current and known.current == known.known_good else "not confirmed"
         render.lines([f"{one.host}  {one.service}  {one.root}/{one.service}"])
         if known.current:
+            patches = ", ".join(each["ref"] for each in live.get("patchsets", ())) or "none"
+            came = [live.get("profile") or ("adopted" if live.get("adopted") else "?"), live.get("engine")]
             render.lines(
                 [
-                    f"  live       {known.current} ({good})  {live.get('version', '?')}",
-                    f"  patches    {', '.join(each['ref'] for each in live.get('patchsets', ())) or 'none'}",
-                    f"  profile    {live.get('profile') or '?'}, {live.get('engine') or '?'}",
+                    f"  live       {known.current} ({good})  {live.get('version') or ''}".rstrip(),
+                    *([] if live.get("adopted") else [f"  patches    {patches}"]),
+                    f"  profile    {', '.join(filter(None, came))}",
                     f"  clients    {one.clients or '?'}",
                 ]
             )
-        render.lines([f"  server     {_unit(known.server)}", f"  front      {_unit(known.front)}"])
+        render.lines([f"  server     {_unit(known, 'server')}", f"  front      {_front(known, live)}"])
         back = [release for release in known.known_goods if release != known.current]
         render.lines([f"  way back   {', '.join(back) or 'none yet'}"])
         if known.transaction and known.transaction.state != "CONFIRMED":
@@ -132,11 +135,34 @@ def show_status(found: Sequence[Status]) -> None:
             render.lines([f"  to do      {one.advice}"])
 
 
-def _unit(unit: Unit) -> str:
+def _unit(known: Facts, name: Literal["server", "front"]) -> str:
+    """What server or front does, or why it does not run."""
+    unit = known.server if name == "server" else known.front
     if not unit.alive:
-        return "not running"
+        if known.starting:
+            return f"starting: {known.starting}"
+        if known.stopped:
+            return f"stopped by {known.stopped.get('by') or 'somebody'} at {when(known.stopped.get('at'))}"
+        return "not running; nobody stopped it: it crashed, or the host went down" if known.current else "not running"
     again = f", started again {unit.restarts}x" if unit.restarts else ""
-    return f"{unit.release}, pid {unit.pid} since {when(unit.since)}{again}"
+    answer = known.answers.get(name)
+    if answer is None:
+        says = ""
+    elif answer["ok"]:
+        says = ", answers"
+    else:
+        says = f", starting: {known.starting}" if known.starting else f", does NOT answer: {answer['detail']}"
+    return f"{unit.release}, pid {unit.pid} since {when(unit.since)}{again}{says}"
+
+
+def _front(known: Facts, live: Mapping[str, Any]) -> str:
+    kind = ((live.get("launch") or {}).get("front") or {}).get("kind")
+    return "none" if kind == "none" and not known.front.alive else _unit(known, "front")
+
+
+def show_stopped(found: Sequence[Stopped]) -> None:
+    """One line a host: what was stopped there."""
+    render.lines(f"{one.service} on {one.host}: {'stopped' if one.ran else 'was stopped already'}" for one in found)
 
 
 def show_adopted(found: Sequence[Adopted]) -> None:
@@ -195,7 +221,7 @@ def show_history(found: Sequence[History]) -> None:
                 history.host,
                 when(one["started"]),
                 one["goal"],
-                one["release"],
+                one["release"] or "-",
                 one["state"],
                 one["by"],
                 _short(one["reason"]),

@@ -269,7 +269,8 @@ def test_somebody_elses_change_is_named_and_ended(here: Here) -> None:
     here.run("apply", one)
     before = here.live()
     assert "nothing to do" in here.run("unlock")
-    slow = here.start("apply", here.profile("two", env={"STANDIN": "hangs"}))
+    two = here.profile("two", env={"STANDIN": "hangs"})
+    slow = here.start("apply", two)
     try:
         journal = here.service / "journal.jsonl"
         while '"CANDIDATE"' not in journal.read_text().splitlines()[-1]:
@@ -277,10 +278,17 @@ def test_somebody_elses_change_is_named_and_ended(here: Here) -> None:
             time.sleep(0.05)
         said = here.run("unlock", code=ExitCode.LOCKED)
         assert "is changing this service: apply since" in said and "goes back by itself at" in said and "--yes" in said
+        assert "`kdeploy unlock profiles/one.yaml --yes`" in here.run("unlock", one, code=ExitCode.LOCKED)
+        said = here.run("status")
+        assert "server     " in said and "starting: apply is at CANDIDATE" in said and "goes back by itself at" in said
         assert here.json("unlock", code=ExitCode.LOCKED)["kind"] == "locked"
         said = here.run("unlock", "--yes")
         assert "was ended" in said and "ROLLED_BACK" in said
-        assert slow.wait(timeout=60) == ExitCode.GATE  # who watched sees the host go back
+        told, _ = slow.communicate(timeout=60)
+        assert slow.returncode == ExitCode.GATE  # who watched sees the host go back, and who wanted that
+        error = next(line for line in told.splitlines() if line.startswith("error: "))
+        assert "was ended by unlock of " in error and "rejected" not in error
+        assert "ROLLED_BACK" in here.run("history").splitlines()[0] and "ended by unlock of " in here.run("history")
         assert here.live() == before and str(version(here.port)).startswith("0.0.1+kd.")
         here.run("verify", one)
     finally:
@@ -320,3 +328,19 @@ def test_usage_errors_are_json_too(here: Here, words: tuple[str, ...], verb: str
     document = json.loads(here.run(*words, code=ExitCode.USAGE))
     assert (document["verb"], document["exit"], document["error"]["kind"]) == (verb, 2, "usage")
     assert document["error"]["message"] and verb in document["error"]["hint"]
+
+
+def test_a_stop_a_crash_and_an_answer_are_told_apart(here: Here) -> None:
+    one = here.profile("one")
+    here.run("apply", one)
+    (said,) = (line for line in here.run("status").splitlines() if "server " in line)
+    assert said.endswith(", answers")
+    assert "  front      none" in here.run("status")
+    assert here.run("stop", "-q") == "small on here: stopped\n"
+    assert here.run("stop", "-q") == "small on here: was stopped already\n"
+    said = here.run("status")
+    assert "server     stopped by " in said and f"`kdeploy apply {one}` starts it" in said and "crashed" not in said
+    assert [line.split("\t")[2::2][:2] for line in here.run("history").splitlines()][:2] == [["stop", "STOPPED"]] * 2
+    here.run("apply", one)
+    os.kill(here.json("status")[0]["facts"]["server"]["pid"], signal.SIGSTOP)
+    assert "does NOT answer: /model_info at " in here.run("status")

@@ -68,7 +68,7 @@ def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[
         found = plan.changes(known_good.release_on(host, known.current, known)[0], made)
     coming = [name for name in values.changed(known.secrets) if f"secret {name} comes" not in found]
     found = (*found, *(f"secret {name} changes" for name in coming))
-    tries = [one for one in host.call("history")["transactions"] if one["release"] == made.id]
+    tries = [one for one in host.call("history")["transactions"] if one["txn"] and one["release"] == made.id]
     if tries and tries[0]["state"] != "CONFIRMED":
         reason = str(tries[0]["reason"]).partition("\n")[0][:120]
         found = (*found, f"it was tried before and ended {tries[0]['state']}: {reason}")

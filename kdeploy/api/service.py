@@ -41,7 +41,7 @@ def status(path: Path | None, project: Path | None) -> tuple[Status, ...]:
     read = profile.load(path or hosts.last_profile(project))
     found = []
     for host in hosts_of(read):
-        known = deploy.facts(host, None, "current")
+        known = deploy.facts(host, None, "current", answers=True)
         live = known.documents[known.current]["release"] if known.current else None
         found.append(
             Status(host.name, host.service, host.root, known, live, _clients(host, known, live), _advice(known, read))
@@ -57,21 +57,27 @@ def _clients(host: Host, known: Facts, live: Mapping[str, Any] | None) -> str | 
 
 
 def _advice(known: Facts, read: Profile) -> str | None:
-    again = f"kdeploy apply {os.path.relpath(read.path)}"
+    name = os.path.relpath(read.path)
+    again, logs = f"kdeploy apply {name}", f"kdeploy logs {name}"
     last = known.transaction
     if last is not None and last.open:
         if last.running:
-            return f"a change is under way ({last.state}); it goes back by itself if nobody decides"
+            return f"a change is under way ({last.state}): {last.deadline or 'wait until it has ended'}"
         return f"a change was cut off at {last.state}; `{again}` heals the host first, then continues"
     if last is not None and last.state == "NEEDS_OPERATOR":
         return (
-            f"the way back failed: {last.reason}. See `kdeploy logs`, then `{again}` or `kdeploy rollback --to RELEASE`"
+            f"the way back failed: {last.reason}. See `{logs}`, then `{again}` "
+            f"or `kdeploy rollback {name} --to RELEASE`"
         )
     if known.current is None:
         return f"nothing was deployed yet: `{again}`"
-    if not known.server.alive:
-        return f"the server does not run: `{again}` starts it, gated"
-    return None
+    if known.server.alive:
+        return f"it does not answer: {known.silent}. See `{logs}`" if known.silent else None
+    if known.starting:
+        return None
+    if known.stopped:
+        return f"it was stopped on purpose: `{again}` starts it, gated"
+    return f"`{logs}` shows its last words; `{again}` starts it, gated"
 
 
 @dataclass(frozen=True)
@@ -105,13 +111,22 @@ def logs(
         host.call("logs", request, on_event=pass_on, timeout_s=timeout)
 
 
-def stop(path: Path | None, project: Path | None, note: Note) -> tuple[str, ...]:
-    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again. Gives their names."""
+@dataclass(frozen=True)
+class Stopped:
+    """One service on one host, and whether there was anything to stop."""
+
+    host: str
+    service: str
+    ran: bool
+
+
+def stop(path: Path | None, project: Path | None, note: Note) -> tuple[Stopped, ...]:
+    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again."""
     read = profile.load(path or hosts.last_profile(project))
     stopped = []
     for host in hosts_of(read):
         note(f"{host.name}: stopping {host.service}")
-        host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
+        told = host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
         ledger.add("stop", read.path, host.service, host.name, "", "stopped")
-        stopped.append(host.name)
+        stopped.append(Stopped(host.name, host.service, bool(told["ran"])))
     return tuple(stopped)

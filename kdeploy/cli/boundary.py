@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ Project = Annotated[
 ]
 
 
+_ABOUT_HOSTS = re.compile(r"`kdeploy (?:status|history|logs|stop|unlock|verify|rollback)(?=[ `])")
+
+
 class Command:
     """One command's way out: its result as text or JSON, or its error and exit code."""
 
@@ -44,14 +48,19 @@ class Command:
 
 
 @contextlib.contextmanager
-def command(verb: str, json: bool, quiet: bool = False) -> Iterator[Command]:
-    """The one error boundary: what a user can act on is told, our own faults leave a log."""
+def command(verb: str, json: bool, quiet: bool = False, profile: Path | None = None) -> Iterator[Command]:
+    """The one error boundary: what a user can act on is told, our own faults leave a log.
+
+    A hint that names another command names the `profile` that was given, too.
+    """
     try:
         yield Command(verb, json, quiet)
         sys.stdout.flush()
     except typer.Exit:
         raise
     except KdeployError as fault:
+        if fault.hint and profile is not None:
+            fault.hint = _ABOUT_HOSTS.sub(lambda found: f"{found[0]} {profile}", fault.hint)
         _fail(verb, json, fault)
     except KeyboardInterrupt:
         _fail(verb, json, InterruptedByUser("interrupted", hint="`kdeploy status` shows where a host stands"))

@@ -21,7 +21,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Say what apply would do, and do nothing."""
-    with command("plan", json, quiet) as run:
+    with command("plan", json, quiet, profile) as run:
         from kdeploy.api import hosts
         from kdeploy.views import show_plan
 
@@ -48,7 +48,7 @@ def _plan_result(planned: Any) -> dict[str, object]:
 @app.command()
 def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
     """Look at the hosts as apply would, and name every fix."""
-    with command("doctor", json, quiet) as run:
+    with command("doctor", json, quiet, profile) as run:
         from kdeploy.api import doctor as looking
         from kdeploy.views import show_examined
 
@@ -63,7 +63,7 @@ def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> No
 @app.command()
 def apply(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> None:
     """Take the hosts to what the profile declares, gated."""
-    with command("apply", json, quiet) as run:
+    with command("apply", json, quiet, profile) as run:
         from kdeploy.api.reach import hurry
 
         hurry(profile)
@@ -86,7 +86,7 @@ def rollback(
     quiet: Quiet = False,
 ) -> None:
     """Go back to the last known-good release, gated again."""
-    with command("rollback", json, quiet) as run:
+    with command("rollback", json, quiet, profile) as run:
         from kdeploy.api.reach import hurry
 
         if profile is not None:
@@ -106,7 +106,7 @@ def _applied_result(applied: Any) -> dict[str, object]:
 @app.command()
 def status(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
     """Say what the hosts serve, and what is to be done."""
-    with command("status", json) as run:
+    with command("status", json, profile=profile) as run:
         from kdeploy.api import service
         from kdeploy.views import show_status
 
@@ -118,7 +118,7 @@ def status(profile: MaybeProfile = None, project: Project = None, json: Json = F
 @app.command()
 def history(profile: MaybeProfile = None, project: Project = None, json: Json = False) -> None:
     """List every change, newest first, as the hosts tell it."""
-    with command("history", json) as run:
+    with command("history", json, profile=profile) as run:
         from kdeploy.api import service
         from kdeploy.views import show_history
 
@@ -137,7 +137,7 @@ def logs(
     json: Json = False,
 ) -> None:
     """Show the last lines of the server's log."""
-    with command("logs", json) as run:
+    with command("logs", json, profile=profile) as run:
         from kdeploy.api import service
         from kdeploy.render import clean
 
@@ -158,9 +158,10 @@ def logs(
 @app.command()
 def stop(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
     """Stop serving; `kdeploy apply` starts again, gated."""
-    with command("stop", json, quiet) as run:
+    with command("stop", json, quiet, profile) as run:
         from kdeploy.api import service
+        from kdeploy.views import show_stopped
 
         stopped = service.stop(profile, project, run.note)
         if not run.show({"hosts": stopped}):
-            print(f"stopped on {', '.join(stopped)}")
+            show_stopped(stopped)

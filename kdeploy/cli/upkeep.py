@@ -14,7 +14,7 @@ from kdeploy.errors import ExitCode
 @app.command()
 def verify(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
     """Compare what the hosts serve with what was declared."""
-    with command("verify", json, quiet) as run:
+    with command("verify", json, quiet, profile) as run:
         from kdeploy.api import drift
         from kdeploy.views import show_drift
 
@@ -37,7 +37,7 @@ def adopt(
     quiet: Quiet = False,
 ) -> None:
     """Make what serves now the way back."""
-    with command("adopt", json, quiet) as run:
+    with command("adopt", json, quiet, profile) as run:
         from kdeploy.api import adopt as adopting
         from kdeploy.views import show_adopted
 
@@ -55,7 +55,7 @@ def unlock(
     quiet: Quiet = False,
 ) -> None:
     """Say who is changing the hosts, or end that."""
-    with command("unlock", json, quiet) as run:
+    with command("unlock", json, quiet, profile) as run:
         from kdeploy.api import unlock as unlocking
         from kdeploy.views import show_unlocked
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kdeploy_agent.ground.journal import Journal
+
 
 def test_first_apply_serves_and_says_so(rig: Any) -> None:
     assert rig.facts()["releases"] == []
@@ -44,3 +46,32 @@ def test_second_release_replaces_the_first_and_rollback_returns(rig: Any) -> Non
     assert rig.agent("begin", order).ok["state"] == "PROBED"
     assert rig.decide(order).ok["state"] == "CONFIRMED"
     rig.serves(first)
+
+
+def test_stops_are_told_in_the_history_and_by_whom(rig: Any) -> None:
+    rig.apply("one")
+    assert rig.facts()["stopped"] is None
+    assert [rig.agent("stop", {"by": name}).ok["ran"] for name in ("me", "you")] == [True, False]
+    assert rig.facts()["stopped"]["by"] == "you"
+    told = rig.agent("history").ok["transactions"]
+    assert [(one["goal"], one["state"], one["by"]) for one in told[:2]] == [
+        ("stop", "STOPPED", n) for n in ("you", "me")
+    ]
+    journal = Journal(rig.layout.journal)
+    journal.append(verb="boot", release="r", phase="intent")
+    journal.append(verb="boot", release="r", phase="failed", reason="no GPU")
+    first = rig.agent("history").ok["transactions"][0]
+    assert (first["goal"], first["state"], first["reason"]) == ("boot", "FAILED", "no GPU")
+    rig.serves(rig.apply("one"))
+    assert rig.facts()["stopped"] is None
+
+
+def test_what_is_told_in_passing_is_short(rig: Any) -> None:
+    rig.apply("one")
+    assert rig.receive("two").ok
+    order = rig.order(rig.release("two"))
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    answer = rig.agent("decide", {"txn": order["txn"], "accept": False, "reasons": ["x" * 500], "evidence": {}})
+    (told,) = (one["text"] for one in answer.events if one["event"] == "note" and "going back" in one["text"])
+    assert len(told) == 200 and told.endswith("…")
+    assert "x" * 500 in answer.ok["reason"]

@@ -37,6 +37,7 @@ def test_a_change_is_named_and_ended(rig: Rig) -> None:
     assert told["held"]["by"] == "tester@here" and len(told["ended"]) == 2
     assert not set(told["ended"]) & servers
     assert told["healed"] and told["state"] == "ROLLED_BACK"
+    assert told["reason"] == "ended by unlock of me at PROBED (done)"
     rig.serves(before)
     rig.serves(rig.apply("two"))
 

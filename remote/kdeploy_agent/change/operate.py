@@ -69,18 +69,19 @@ def recover(call: Call) -> Dict[str, Any]:
 
 
 def stop(call: Call) -> Dict[str, Any]:
-    """Verb: stop front and server; the links stay, so that the next begin knows what was live.
+    """Verb: stop front and server, and say whether any `ran`; the links stay: the next begin knows what was live.
 
     A transaction that was cut off is ended first; nothing is started for that.
     """
     by = call.text("by")
     with locking.take(call.layout.lock, by, "stop"):
         runner.end_stopped(call.layout)
-        journal = Journal(call.layout.journal)
+        journal, keeper = Journal(call.layout.journal), units.of(call.layout)
+        ran = any(keeper.status(name).alive for name in NAMES)
         journal.append(verb="stop", by=by, phase="intent")
-        Switch(call.layout, units.of(call.layout), lambda text: call.emit("note", text=text)).shut()
+        Switch(call.layout, keeper, lambda text: call.emit("note", text=text)).shut()
         journal.append(verb="stop", by=by, phase="done")
-    return {"stopped": True}
+    return {"stopped": True, "ran": ran}
 
 
 def logs(call: Call) -> Dict[str, Any]:

@@ -30,6 +30,7 @@ STAYS_STOPPED = "the service had been stopped before; it stays stopped"
 STOPPED = "the service was stopped before it could go back"
 
 _RESERVE = 8 * 1024 * 1024  # bytes; a way back writes a few journal lines, notes and a rejected server's last words
+_TOLD = 200  # characters of a reason that is told in passing: all of it is in the journal
 _WORDS_KEPT = 400  # lines of a rejected server's log
 
 
@@ -88,7 +89,10 @@ class Run:
         elif at.state == "ROLLING_BACK":
             self.back(at.reason)
         else:
-            self.back(f"the transaction's process was killed at {at.state} ({at.phase})")
+            said = files.read_json(self.layout.ended(at.txn))
+            by = said.get("by") if isinstance(said, dict) else None
+            what = f"ended by unlock of {by}" if by else "the transaction's process was killed"
+            self.back(f"{what} at {at.state} ({at.phase})")
 
     def confirm(self) -> None:
         """Make the release, which serves, known-good."""
@@ -119,7 +123,9 @@ class Run:
             self._end("ROLLED_BACK", reason, NOTHING_STOPPED)
             return
         self._write("ROLLING_BACK", INTENT, reason=reason)
-        self.note(f"going back: {reason.splitlines()[0] if reason else ''}")
+        first = reason.partition("\n")[0]
+        told = f"going back: {first}"
+        self.note(told if len(told) <= _TOLD else f"{told[: _TOLD - 1]}…")
         self._keep_rejected(reason)
         stays_stopped = self.journal.stopped()
         wanted = [] if stays_stopped else list(dict.fromkeys(one for one in (at.previous, at.known_good) if one))

@@ -6,6 +6,7 @@ as if they had been killed by anything else: the host is back on what served bef
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,8 +15,8 @@ from typing import Any, Dict, List, Optional
 
 from kdeploy_agent.change import operate
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import locking, processes
-from kdeploy_agent.ground.journal import Journal, Transaction
+from kdeploy_agent.ground import files, locking, processes
+from kdeploy_agent.ground.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.order import Order
 from kdeploy_agent.ground.protocol import Call
@@ -37,6 +38,9 @@ def unlock(call: Call) -> Dict[str, Any]:
         return {"held": None, "ended": [], "healed": False, "state": last.state if last else None}
     if call.request.get("yes") is not True:
         raise _told(layout, held, last if cut_off else None)
+    if held is not None and last is not None and cut_off:
+        with contextlib.suppress(OSError):  # on a full disk the reason is only that it was killed
+            files.write(layout.ended(last.txn), files.canonical({"by": call.text("by")}))
     ended = _end(layout)
     return {"held": held, "ended": ended, **operate.recover(call)}
 
@@ -98,27 +102,39 @@ def _told(layout: Layout, held: Optional[Dict[str, Any]], at: Optional[Transacti
     if held is None:
         assert at is not None
         message = f"nobody holds the lock, and transaction {at.txn} was cut off at {at.state}"
-        return AgentError("locked", message, "kdeploy unlock --yes heals the host: what served before serves again")
+        return AgentError("locked", message, "`kdeploy unlock --yes` heals the host: what served before serves again")
     error = locking.locked(held)
     details = []
     if at is not None:
         details.append(f"transaction {at.txn}: {at.goal} of {at.release}, {at.state} ({at.phase})")
-        until = _until(layout, at)
-        if until is not None:
-            when = time.strftime("%H:%M:%S", time.gmtime(until))
-            left = max(0, round(until - time.time()))
-            details.append(f"without an answer the host goes back by itself at {when} UTC, in {left} s at the latest")
-    hint = "wait, or end it: kdeploy unlock --yes (what served before serves again)"
+        limit = deadline(layout, at)
+        if limit:
+            details.append(limit)
+    hint = "wait, or end it: `kdeploy unlock --yes` (what served before serves again)"
     return AgentError("locked", error.message, hint, details)
 
 
-def _until(layout: Layout, at: Transaction) -> Optional[float]:
-    """When this state is over at the latest, seconds since the epoch; None when nothing limits it."""
-    if at.until is not None and at.state == "PROBED":
-        return at.until
+def deadline(layout: Layout, at: Transaction) -> str:
+    """The nearest deadline of a transaction's state, in words; empty when nothing limits it."""
+    if at.until is not None and at.state == "PROBED" and at.phase == DONE:
+        return f"without a verdict the host goes back by itself {_by(at.until)}"
     try:
         order = Order.read(layout, at.txn)
     except AgentError:
-        return None
-    limits = {"CANDIDATE": order.start_s, "PROBED": order.probe_s, "OPEN": order.soak_s + 60}
-    return at.updated + limits[at.state] if at.state in limits else None
+        return ""
+    asked = f"{order.probe_s:.0f} s at most for its answers"
+    verdict = f"{order.decide_s:.0f} s for the verdict"
+    if at.state == "CANDIDATE" and at.phase == INTENT:
+        by = _by(at.updated + order.start_s)
+        return f"if it has not started by then the host goes back by itself {by}; then come {asked} and {verdict}"
+    if at.state == "PROBED":
+        by = _by(at.updated + order.probe_s)
+        return f"if it has not answered by then the host goes back by itself {by}; then come {verdict}"
+    if at.state == "OPEN":
+        return f"it is watched, and known-good {_by(at.updated + order.soak_s)}, unless it fails"
+    return ""
+
+
+def _by(until: float) -> str:
+    when = time.strftime("%H:%M:%S", time.gmtime(until))
+    return f"at {when} UTC, in {max(0, round(until - time.time()))} s"

@@ -114,13 +114,34 @@ class Journal:
 
     def stopped(self) -> bool:
         """Whether somebody stopped the service and no release was confirmed since: it is to stay stopped."""
-        stopped = False
+        return self.stop() is not None
+
+    def stop(self) -> Optional[Dict[str, Any]]:
+        """The last line of the stop that still stands (`by`, `at`); None when none does."""
+        stop = None
         for line in self.lines():
             if line.get("verb") == "stop":
-                stopped = True
+                stop = line
             elif line.get("state") == "CONFIRMED" and line.get("phase") == DONE:
-                stopped = False
-        return stopped
+                stop = None
+        return stop
+
+    def deeds(self) -> List[Transaction]:
+        """What else was done to the service, in the shape of transactions, oldest first: stops, and boots."""
+        found: List[Transaction] = []
+        for line in self.lines():
+            verb, phase = line.get("verb"), line.get("phase")
+            if verb not in ("stop", "boot"):
+                continue
+            if phase == INTENT:
+                by = line.get("by") or "the host itself"
+                one = Transaction("", verb, str(by), str(line.get("release") or ""), state="CUT OFF", phase=INTENT)
+                found.append(replace(one, started=line["at"], updated=line["at"]))
+            elif found and found[-1].goal == verb:
+                ended = {"stop": "STOPPED", "boot": "SERVES"}[verb] if phase == DONE else "FAILED"
+                reason = str(line.get("reason") or "")
+                found[-1] = replace(found[-1], state=ended, phase=DONE, updated=line["at"], reason=reason)
+        return found
 
     def confirmed(self) -> List[str]:
         """Ids of all releases that were ever confirmed, the latest first, each once."""

@@ -128,6 +128,10 @@ class Layout:
         """The folder of a transaction."""
         return self.transactions / _checked(_NAME, txn, "transaction id")
 
+    def ended(self, txn: str) -> Path:
+        """Says who ended a transaction by `unlock`."""
+        return self.transaction(txn) / "ended.json"
+
     def live(self) -> Optional[str]:
         """Id of the release that `current` points to, if any."""
         return files.target_of(self.current)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from kdeploy_agent.asking import client
+from kdeploy_agent.change import unlocking
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, manifests, secrets
 from kdeploy_agent.ground.journal import Journal, Transaction
@@ -27,8 +28,8 @@ def facts(call: Call) -> Dict[str, Any]:
     """Verb: the host, its disk and runtimes, and the state of the service.
 
     `rehash` (a tree) checks its files too, by `manifest` or by what the releases here say, and whether what serves
-    answers. `documents` (`current`, `previous` or the beginning of a known-good's id) adds what `evidence` says of
-    these releases, but for transcript and verdict.
+    answers; `answers` asks for that alone. `documents` (`current`, `previous` or the beginning of a known-good's id)
+    adds what `evidence` says of these releases, but for transcript and verdict.
     """
     layout = call.layout
     space = files.free_space(layout.root)
@@ -42,15 +43,16 @@ def facts(call: Call) -> Dict[str, Any]:
         "root": str(layout.root),
         "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
         "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
-        "service": _service(layout, call.request.get("rehash"), call.request.get("manifest")),
+        "service": _service(layout, call.request),
         "documents": {name: _document(layout, name) for name in _named(layout, call.request.get("documents"))},
     }
 
 
 def history(call: Call) -> Dict[str, Any]:
-    """Verb: every transaction the journal knows, the newest first."""
-    folded = list(Journal(call.layout.journal).transactions().values())
-    return {"transactions": [dataclasses.asdict(one) for one in reversed(folded)]}
+    """Verb: every transaction the journal knows, and every stop and boot, the newest first."""
+    journal = Journal(call.layout.journal)
+    folded = sorted([*journal.transactions().values(), *journal.deeds()], key=lambda one: one.started, reverse=True)
+    return {"transactions": [dataclasses.asdict(one) for one in folded]}
 
 
 def evidence(call: Call) -> Dict[str, Any]:
@@ -103,10 +105,12 @@ def present(layout: Layout, document: Dict[str, Any]) -> bool:
     return layout.tree(document["tree"]).is_dir()
 
 
-def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> Dict[str, Any]:
-    keeper = units.of(layout)
+def _service(layout: Layout, request: Dict[str, Any]) -> Dict[str, Any]:
+    keeper, journal = units.of(layout), Journal(layout.journal)
+    rehash, declared = request.get("rehash"), request.get("manifest")
     held = locking.holder(layout.lock)
-    last = Journal(layout.journal).last()
+    last, stop = journal.last(), journal.stop()
+    asked = bool(rehash) or request.get("answers") is True
     seen = {name: keeper.status(name) for name in ("server", "front")}
     return {
         "current": layout.live(),
@@ -115,12 +119,13 @@ def _service(layout: Layout, rehash: Optional[str], declared: Optional[str]) -> 
         "releases": _names(layout.releases),
         "trees": [name for name in _names(layout.trees) if "." not in name],
         "commits": store.commits(layout),
-        "transaction": _last(last, held) if last else None,
+        "transaction": _last(layout, last, held) if last else None,
+        "stopped": {"by": str(stop.get("by") or ""), "at": stop["at"]} if stop else None,
         "lock": held,
         "secrets": secrets.digests(layout),
         "units": {name: dataclasses.asdict(status) for name, status in seen.items()},
         "rehash": _rehash(layout, rehash, declared) if rehash and _here(layout, rehash) else None,
-        "answers": _answers(layout, seen["server"].release) if rehash and seen["server"].alive else None,
+        "answers": _answers(layout, seen["server"].release) if asked and seen["server"].alive else None,
     }
 
 
@@ -145,9 +150,10 @@ def _ask(url: str, path: str) -> Dict[str, Any]:
     return {"ok": reply.error is None, "detail": f"{path} at {url}: {reply.error or 'answered'}"}
 
 
-def _last(last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def _last(layout: Layout, last: Transaction, held: Optional[Dict[str, Any]]) -> Dict[str, Any]:
     shown = {key: getattr(last, key) for key in ("txn", "state", "goal", "release", "previous", "reason")}
-    return {**shown, "running": bool(held and held["txn"] == last.txn and not last.finished)}
+    running = bool(held and held["txn"] == last.txn and not last.finished)
+    return {**shown, "running": running, "deadline": unlocking.deadline(layout, last) if running else ""}
 
 
 def _here(layout: Layout, tree: str) -> bool:
