@@ -56,6 +56,8 @@ def show_plan(planned: Planned) -> None:
             render.lines([f"{host}: nothing to do: {steps.reason}"])
             continue
         render.lines([f"{host}: {steps.reason}", *(f"  differs: {line}" for line in planned.changes[host])])
+        if tried := planned.tried[host]:
+            render.lines([f"  tried before: it {_short(tried, 160)}"])
         render.lines(f"  {number}. {step.kind:9} {step.text}" for number, step in enumerate(steps.steps, 1))
         for finding in planned.refused.get(host, ()):
             fix = f" -> {finding.hint}" if finding.hint else ""
@@ -116,12 +118,12 @@ def show_status(found: Sequence[Status]) -> None:
         render.lines([f"{one.host}  {one.service}  {one.root}/{one.service}"])
         if known.current:
             patches = ", ".join(each["ref"] for each in live.get("patchsets", ())) or "none"
-            came = [live.get("profile") or ("adopted" if live.get("adopted") else "?"), live.get("engine")]
+            came = [live.get("profile"), live.get("engine"), "adopted" if live.get("adopted") else None]
             render.lines(
                 [
                     f"  live       {known.current} ({good})  {live.get('version') or ''}".rstrip(),
                     *([] if live.get("adopted") else [f"  patches    {patches}"]),
-                    f"  profile    {', '.join(filter(None, came))}",
+                    f"  profile    {', '.join(filter(None, came)) or '?'}",
                     f"  clients    {one.clients or '?'}",
                 ]
             )
@@ -202,15 +204,18 @@ def show_drift(found: Sequence[Compared]) -> None:
             count = f"{len(one.drifts)} {'thing is' if len(one.drifts) == 1 else 'things are'} not as declared"
             render.lines([f"{head}: {count} ({one.checked} compared)"])
         for drift in one.drifts:
-            line = f"{drift.what}: expected {drift.expected}, found {drift.found}; fix: {drift.fix}"
-            render.lines([f"  {' '.join(line.split())}"])
+            said = f"expected {drift.expected}, found {drift.found}"
+            if drift.what == "release":
+                said = f"the profile declares {drift.expected}; live is {drift.found}"
+            differs = f"; differs: {', '.join(drift.differs)}" if drift.differs else ""
+            render.lines([f"  {' '.join(f'{drift.what}: {said}{differs}; fix: {drift.fix}'.split())}"])
         render.lines(f"  note: {note}" for note in one.notes)
 
 
-def _short(reason: str) -> str:
+def _short(reason: str, most: int = 100) -> str:
     """The first line of a reason; all of it is in --json and in the evidence."""
     first, _, rest = reason.partition("\n")
-    return f"{first[:100]}…" if rest or len(first) > 100 else first
+    return f"{first[:most]}…" if rest or len(first) > most else first
 
 
 def show_history(found: Sequence[History]) -> None:

@@ -183,7 +183,15 @@ def test_drift_is_found_and_told(here: Here) -> None:
     here.run("verify")
     here.profile("one", env={"MORE": "1"})
     said = here.run("verify", code=ExitCode.DRIFT)
-    assert "which one.yaml declares now" in said and "environment MORE changes" in said
+    (line,) = (line for line in said.splitlines() if "release: " in line)
+    assert "release: the profile declares " in line and f"; live is {here.live()}; differs: environment MORE" in line
+    bad = here.profile("two", env={"STANDIN": "garbled"})
+    here.run("apply", bad, code=ExitCode.GATE)
+    said = here.run("verify", bad, code=ExitCode.DRIFT)
+    assert "fix: kdeploy apply profiles/two.yaml (tried before: it ended ROLLED_BACK: the gate said no" in said
+    said = here.run("plan", bad)
+    (line,) = (line for line in said.splitlines() if "tried before" in line)
+    assert line.startswith("  tried before: it ended ROLLED_BACK: the gate said no") and line.endswith("…")
 
 
 HAND = "hf_started-by-hand-1"
@@ -229,7 +237,9 @@ def test_a_server_started_by_hand_is_the_way_back(here: Here) -> None:
         assert adopted is not None and adopted.startswith("adopted-")
         told += [here.run("status"), here.run("verify", one, code=ExitCode.DRIFT)]
         assert f"live       {adopted}" in told[-2]
-        assert "which one.yaml declares now" in told[-1] and "adopted server" not in told[-1]
+        assert "the profile declares " in told[-1] and "adopted server" not in told[-1]
+        assert f"live       {adopted} (known-good)  0.0.1\n" in told[-2] and "front      none" in told[-2]
+        assert ", adopted\n" in told[-2] and "patches  " not in told[-2]
         told.append(here.run("plan", one))
         assert "what was adopted goes, and can be gone back to: 0.0.1 (bare)" in told[-1]
         told.append(here.run("apply", bad, code=ExitCode.GATE))

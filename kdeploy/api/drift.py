@@ -28,6 +28,8 @@ class Drift:
     expected: str
     found: str
     fix: str
+    differs: tuple[str, ...] = ()
+    """Of the release as the profile declares it now: what is different from the live one."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,9 @@ def _from_profile(host: Host, live: str, made: Release, read: Profile, values: S
     fix = f"kdeploy apply {os.path.relpath(read.path)}"
     found = []
     if live != made.id:
-        found.append(Drift("release", f"{made.id}, which {read.path.name} declares now", f"{live} is live", fix))
-        found += [Drift("release", "as declared now", line, fix) for line in _changes(host, live, made)]
+        tried = hosts.tried(host, made)
+        warned = f"{fix} (tried before: it {tried.splitlines()[0]})" if tried else fix
+        found.append(Drift("release", made.id, live, warned, _changes(host, live, made)))
     kept = deploy.facts(host, None).secrets if values.names else None
     if kept is not None:
         found += [Drift(f"secret {name}", "the value you have", "another", fix) for name in values.changed(kept)]

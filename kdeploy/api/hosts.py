@@ -37,7 +37,9 @@ class Planned:
     release: Release
     plans: Mapping[str, Plan]
     changes: Mapping[str, tuple[str, ...]]
-    """By host, what is different from its live release, and whether this one was rejected there before."""
+    """By host, what is different from its live release."""
+    tried: Mapping[str, str | None]
+    """By host, how this release ended there when it was tried before, if not well."""
     refused: Mapping[str, tuple[Finding, ...]]
     """By host, what it would refuse the release for, as far as that can be told without its tree."""
     diff: str | None
@@ -50,16 +52,17 @@ def plan_profile(path: Path, note: Note, *, diff: bool = False, offline: bool = 
     declared = staged.declared
     report = staging.check(declared.base, declared.sets, declared.profile.engine_version)
     made, proofs = make_release(staged), stages.where_proofs_run(staged)
-    plans, changes, refused = {}, {}, {}
+    plans, changes, before, refused = {}, {}, {}, {}
     if not offline:
         for host in hosts_of(declared.profile):
             known = deploy.facts(host, made.tree, "current", manifest=made.manifest)
             plans[host.name] = plan.make(known, made, values, proofs)
             changes[host.name] = _changes(host, known, made, values)
+            before[host.name] = tried(host, made)
             if plans[host.name].steps:
                 seen = findings.look(host, made, stages.demands(declared.profile, declared.sets))
                 refused[host.name] = tuple(one for one in seen if not one.ok)
-    return Planned(staged, report, made, plans, changes, refused, staging.diff(staged.stage) if diff else None)
+    return Planned(staged, report, made, plans, changes, before, refused, staging.diff(staged.stage) if diff else None)
 
 
 def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[str, ...]:
@@ -68,11 +71,15 @@ def _changes(host: Host, known: Facts, made: Release, values: Secrets) -> tuple[
         found = plan.changes(known_good.release_on(host, known.current, known)[0], made)
     coming = [name for name in values.changed(known.secrets) if f"secret {name} comes" not in found]
     found = (*found, *(f"secret {name} changes" for name in coming))
-    tries = [one for one in host.call("history")["transactions"] if one["txn"] and one["release"] == made.id]
-    if tries and tries[0]["state"] != "CONFIRMED":
-        reason = str(tries[0]["reason"]).partition("\n")[0][:120]
-        found = (*found, f"it was tried before and ended {tries[0]['state']}: {reason}")
     return found
+
+
+def tried(host: Host, made: Release) -> str | None:
+    """How the last try of a release on a host ended, if not well."""
+    tries = [one for one in host.call("history")["transactions"] if one["txn"] and one["release"] == made.id]
+    if not tries or tries[0]["state"] == "CONFIRMED":
+        return None
+    return f"ended {tries[0]['state']}: {tries[0]['reason']}"
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,10 @@ def last_profile(project: Path | None) -> Path:
     home = project or profile.find_project(Path.cwd())
     found = ledger.last_profile(home)
     if found is None:
-        raise UsageError("nothing was applied from this project yet", hint="name a profile: profiles/….yaml")
+        raise UsageError(
+            "nothing was applied from this project yet",
+            hint="name a profile, profiles/….yaml: the ledger is yours alone, and tells nothing of what others applied",
+        )
     return found
 
 

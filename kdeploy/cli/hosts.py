@@ -40,6 +40,7 @@ def _plan_result(planned: Any) -> dict[str, object]:
         ],
         "hosts": planned.plans,
         "changes": planned.changes,
+        "tried": planned.tried,
         "refused": planned.refused,
         "diff": planned.diff,
     }
