@@ -29,13 +29,15 @@ class Systemd(Units):
 
     def start(self, spec: Spec) -> None:
         """See Units. With `listen` it is the port that is opened; its process comes with the first connection."""
-        if self.members(spec.name) or self.path(spec.name, "json").exists() or self._active(spec.name):
+        shown = systemctl.show_all(self._all(spec.name))
+        active = any(one["ActiveState"] not in ("inactive", "failed") for one in shown.values())
+        if active or self.path(spec.name, "json").exists() or self.members(spec.name):
             self.stop(spec.name)
-        self.check(spec)
+        self._check(spec, shown)
         for suffix in ("restart", "run", "refused", "ended"):
             self.path(spec.name, suffix).unlink(missing_ok=True)
         self._keep(spec)
-        self._write(spec)
+        self._write(spec, shown)
         opened = self._names.socket if spec.listen else self._names.unit(spec.name)
         complaint = systemctl.start(opened)
         if complaint:
@@ -44,8 +46,11 @@ class Systemd(Units):
 
     def check(self, spec: Spec) -> None:
         """See Units: a unit of the name may be another root's, or another service's whose name ends like ours."""
-        for unit, shown in systemctl.show_all(self._all(spec.name)).items():
-            stranger = self._stranger(Path(shown.get("FragmentPath") or systemctl.RUNTIME / unit))
+        self._check(spec, systemctl.show_all(self._all(spec.name)))
+
+    def _check(self, spec: Spec, shown: Dict[str, Dict[str, str]]) -> None:
+        for unit, one in shown.items():
+            stranger = self._stranger(Path(one.get("FragmentPath") or systemctl.RUNTIME / unit))
             if stranger:
                 raise AgentError("preflight", stranger, "stop that service, or name this one differently")
         if spec.listen and draining.proxy() is None:
@@ -191,7 +196,7 @@ class Systemd(Units):
         run = self._agent("exec", spec.name)
         return {names.unit(spec.name): unit_files.server(layout, spec, run, self._environment())}
 
-    def _write(self, spec: Spec) -> None:
+    def _write(self, spec: Spec, shown: Dict[str, Dict[str, str]]) -> None:
         """Have the unit files of a spec there and known to systemd, which reads all of its units again for that.
 
         So that is done only when one differs from what systemd has read: the texts are the same for most releases.
@@ -200,7 +205,7 @@ class Systemd(Units):
         others = [unit for unit in self._all(spec.name) if unit not in (*wanted, self._names.drain)]
         changed = [systemctl.put(systemctl.RUNTIME / unit, text) for unit, text in wanted.items()]
         changed += [systemctl.take(systemctl.RUNTIME / unit) for unit in others]
-        if any(changed) or any(systemctl.unread(shown) for shown in systemctl.show_all(list(wanted)).values()):
+        if any(changed) or any(systemctl.unread(shown[unit]) for unit in wanted):
             systemctl.reload()
         systemctl.reset(*wanted)
 
@@ -240,10 +245,6 @@ class Systemd(Units):
             return ""
         owner = ", ".join(unit_files.owner(text).split("\n")[:-1]) or "not kdeploy's"
         return f"there is a unit {path} already, which is not of this service ({owner})"
-
-    def _active(self, name: str) -> bool:
-        found = systemctl.show_all(self._all(name)).values()
-        return any(shown["ActiveState"] not in ("inactive", "failed") for shown in found)
 
     def _journal(self, name: str, lines: str) -> Iterator[bytes]:
         """What the unit's process wrote since it was started; what systemd says of it when there was no process."""
