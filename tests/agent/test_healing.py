@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
 
-from .conftest import Rig
+from .conftest import Rig, environment
 
 _ORDERS: dict[str, Any] = {
     "gone": None,
@@ -63,3 +64,44 @@ def test_what_was_confirmed_stays_so_without_its_order(rig: Rig) -> None:
     damage(rig, order, "gone")
     assert rig.agent("recover").ok["state"] == "CONFIRMED"
     rig.serves(order["release"])
+
+
+@pytest.mark.parametrize("line", ["GATED:done", "OPEN:intent", "OPEN:done", "CONFIRMED:intent"])
+def test_a_healer_whose_log_and_notes_cannot_be_written(rig: Rig, line: str) -> None:
+    before, order = cut_off(rig, line)
+    for name, target in (("runner.log", "/dev/full"), ("notes.jsonl", "nowhere/notes.jsonl")):
+        path = rig.layout.transaction(order["txn"]) / name
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+    state = rig.agent("recover").ok["state"]
+    assert state == ("CONFIRMED" if line == "CONFIRMED:intent" else "ROLLED_BACK")
+    rig.serves(before if state == "ROLLED_BACK" else order["release"])
+
+
+_CONFIRM = """
+import errno, sys
+from pathlib import Path
+from kdeploy_agent.change.transaction import Run
+from kdeploy_agent.ground import files
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.order import Order
+root, txn, ever = sys.argv[1:]
+layout, write = Layout(Path(root), "local"), files.write
+def fail(path, data):
+    if path.name == "plan.json" and (ever == "True" or layout.reserve.exists()):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    write(path, data)
+files.write = fail
+files.reserve(layout.reserve, 4096)
+Run(layout, Order.read(layout, txn)).confirm()
+"""
+
+
+@pytest.mark.parametrize("ever", [False, True], ids=["until there is room", "for ever"])
+def test_a_disk_that_is_full_when_a_release_is_confirmed(rig: Rig, ever: bool) -> None:
+    before, order = cut_off(rig, "OPEN:done")
+    argv = [rig.python, "-c", _CONFIRM, str(rig.layout.root), order["txn"], str(ever)]
+    subprocess.run(argv, env=environment(), check=True, timeout=60)
+    rig.serves(before if ever else order["release"])
+    assert rig.journal()[-1] == ("ROLLED_BACK:done" if ever else "CONFIRMED:done")
+    assert not rig.layout.reserve.exists()

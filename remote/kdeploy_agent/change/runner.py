@@ -7,6 +7,7 @@ like them: the connection that asked for it may be cut as well.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -35,8 +36,10 @@ def launch(layout: Layout, order: Order, lock: Lock) -> None:
 def guard(layout: Layout, txn: str, handle: int) -> int:
     """Heal what an earlier one left, fork the runner, outlive it, heal again; gives the guardian's exit status."""
     os.set_inheritable(handle, False)  # the servers that are started from here must not keep the lock
+    _make_room(layout)
     order = Order.read(layout, txn)
-    Lock(layout.lock, handle).name(order.by, order.goal, txn)
+    with contextlib.suppress(OSError):
+        Lock(layout.lock, handle).name(order.by, order.goal, txn)
     sys.stdout.flush()
     if "KDEPLOY_CRASH_GUARDIAN" in os.environ:
         os.environ["KDEPLOY_CRASH_GUARDIAN"] = str(os.getpid())
@@ -64,7 +67,9 @@ def heal(layout: Layout) -> Optional[Transaction]:
     last = journal.last()
     if last is None or last.finished:
         return None
-    print(f"{time.ctime()}: healing {last.txn}, which stands at {last.state} ({last.phase})", file=sys.stderr)
+    _make_room(layout)
+    with contextlib.suppress(OSError):  # a full disk keeps nobody from going back
+        print(f"{time.ctime()}: healing {last.txn}, which stands at {last.state} ({last.phase})", file=sys.stderr)
     _recalled(layout, last).heal()
     return journal.transactions()[last.txn]
 
@@ -78,7 +83,9 @@ def launch_healer(layout: Layout, by: str) -> Optional[str]:
     lock = None if last is None or last.finished else locking.try_lock(layout.lock)
     if last is None or lock is None:
         return None
-    lock.name(by, "recover", last.txn)
+    _make_room(layout)
+    with contextlib.suppress(OSError):
+        lock.name(by, "recover", last.txn)
     log = layout.transaction(last.txn) / "runner.log"
     arguments = ["heal", str(layout.root), layout.service, by, str(lock.handle)]
     detach.spawn(arguments, log, detach.environment(), pass_fds=(lock.handle,))
@@ -90,7 +97,8 @@ def healer(layout: Layout, by: str, handle: int) -> int:
     """Heal with the inherited lock; gives the healer's exit status."""
     os.set_inheritable(handle, False)
     last = Journal(layout.journal).last()
-    Lock(layout.lock, handle).name(by, "recover", last.txn if last else "")
+    with contextlib.suppress(OSError):
+        Lock(layout.lock, handle).name(by, "recover", last.txn if last else "")
     heal(layout)
     return 0
 
@@ -99,7 +107,16 @@ def end_stopped(layout: Layout) -> None:
     """Like `heal`, for somebody who wants the service stopped: nothing is started for it. The caller holds the lock."""
     last = Journal(layout.journal).last()
     if last is not None and not last.finished:
+        _make_room(layout)
         _recalled(layout, last).heal(start=False)
+
+
+def _make_room(layout: Layout) -> None:
+    """Give the reserve up when a transaction is to be healed: before anything is written, be it our own log."""
+    last = Journal(layout.journal).last()
+    if last is not None and not last.finished:
+        with contextlib.suppress(OSError):
+            layout.reserve.unlink()
 
 
 def _recalled(layout: Layout, at: Transaction) -> Run:
@@ -113,8 +130,10 @@ def _run(layout: Layout, order: Order) -> int:
         Run(layout, order).forward()
         return 0
     except BaseException:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         return 1
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()

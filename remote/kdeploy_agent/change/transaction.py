@@ -95,7 +95,24 @@ class Run:
             self.back(f"{what} at {at.state} ({at.phase})")
 
     def confirm(self) -> None:
-        """Make the release, which serves, known-good."""
+        """Make the release, which serves, known-good; what hinders that on a full disk is tried again, with room."""
+        try:
+            self._confirm()
+        except OSError:
+            self._make_room()
+            try:
+                self._confirm()
+            except Exception as fault:
+                self.back(f"it could not be marked known-good: {_reason(fault)}")
+                return
+        with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
+            runtimes.remember(self.layout, self.release)
+        try:
+            retention.prune(self.layout, self.note)
+        except (OSError, AgentError) as fault:  # untidy, but what serves is right
+            self.note(f"old releases could not be removed: {fault}")
+
+    def _confirm(self) -> None:
         with self._step("CONFIRMED"):
             # Those of an adopted one were recorded when it was found; of an order that is lost none are known.
             if self.order.probes and not adopted.is_adopted(self.release):
@@ -107,12 +124,6 @@ class Run:
             told = self._survive()
             if told:
                 self.note(told)
-        with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
-            runtimes.remember(self.layout, self.release)
-        try:
-            retention.prune(self.layout, self.note)
-        except (OSError, AgentError) as fault:  # untidy, but what serves is right
-            self.note(f"old releases could not be removed: {fault}")
 
     def back(self, reason: str) -> None:
         """Undo: what served before serves again, or known-good; nothing, when nothing did."""
@@ -157,12 +168,13 @@ class Run:
         self._end("NEEDS_OPERATOR" if problems else "ROLLED_BACK", "; ".join([reason, *problems]), STOPPED)
 
     def note(self, text: str) -> None:
-        """Tell whoever watches; not synced, nothing depends on it."""
+        """Tell whoever watches; not synced, nothing depends on it: on a full disk it is not said."""
         folder = self.layout.transaction(self.order.txn)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(str(folder / "notes.jsonl"), "a", encoding="utf-8", opener=files.private) as file:
-            line = {"at": round(time.time(), 3), "note": secrets.mask(self.layout, text)}
-            file.write(json.dumps(line) + "\n")
+        line = {"at": round(time.time(), 3), "note": secrets.mask(self.layout, text)}
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(str(folder / "notes.jsonl"), "a", encoding="utf-8", opener=files.private) as file:
+                file.write(json.dumps(line) + "\n")
 
     def _prepare(self) -> None:
         release, layout = self.release, self.layout
@@ -235,13 +247,14 @@ class Run:
 
     def _make_room(self) -> None:
         """A full disk is one of the reasons for going back; the journal needs a disk for that."""
-        self.layout.reserve.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.layout.reserve.unlink()
 
     def _keep_rejected(self, reason: str) -> None:
         """Why the release was rejected and what its server said: the log goes on with the next release's words."""
-        kept = {"txn": self.order.txn, "reason": reason, "log": self.units.words("server", _WORDS_KEPT)}
-        kept = secrets.mask_all(self.layout, kept)
         with contextlib.suppress(OSError):  # a full disk must not keep us from going back
+            kept = {"txn": self.order.txn, "reason": reason, "log": self.units.words("server", _WORDS_KEPT)}
+            kept = secrets.mask_all(self.layout, kept)
             files.write(self.layout.evidence(self.release["id"]) / "rejected.json", files.ordered(kept))
 
     def _restore(self, release: str, known_good: Optional[str]) -> None:
