@@ -336,7 +336,7 @@ def test_stop_and_start_again(world: World) -> None:
     world.run("stop")
     assert closed()
     assert closed(PRIVATE)
-    assert "server does not run" in world.status["advice"]
+    assert "was stopped on purpose" in world.status["advice"]
     world.run("apply", "profiles/local.yaml")
     assert says().startswith(" hurry")
 
