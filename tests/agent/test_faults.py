@@ -185,12 +185,15 @@ def test_the_way_back_mends_its_tree(rig: Any) -> None:
 def test_the_way_back_fails(rig: Any) -> None:
     before = rig.apply("one")
     assert rig.receive("two").ok
+    order = rig.order(rig.release("two"))
+    rig.launch(order, KDEPLOY_CRASH_AT="CANDIDATE:intent", KDEPLOY_CRASH_GUARDIAN="1")
+    rig.wait_until_abandoned()
     rig.layout.tree(before["tree"]).chmod(0o755)
     (rig.layout.tree(before["tree"]) / "sglang").rename(rig.layout.tree(before["tree"]) / "gone")
     shutil.rmtree(rig.layout.store)
-    answer, _ = begin(rig, rig.release("two", STANDIN="die"))
+    answer = rig.agent("recover")
     assert answer.ok["state"] == "NEEDS_OPERATOR"
-    assert "CUDA out of memory" in answer.ok["reason"] and "git" in answer.ok["reason"]
+    assert "killed at CANDIDATE" in answer.ok["reason"] and "git" in answer.ok["reason"]
     assert "kdeploy" in answer.ok["note"]
     rig.stopped()
     assert rig.layout.live() == rig.layout.good() == before["id"]
