@@ -36,7 +36,7 @@ class Progress:
         now = time.monotonic()
         if self._quiet or (passing and not self._width and now - self._passed < 10):
             return
-        line = f"{now - self._started:7.1f}s  {clean(text)}"
+        line = f"{now - self._started:7.1f}s  {clean(text, 14)}"
         erase = f"\r{' ' * self._width}\r" if self._width and self._passed else ""
         self._passed = now if passing else 0.0 if self._width else self._passed
         if passing and self._width:
@@ -45,16 +45,24 @@ class Progress:
             print(erase + line, file=self._stream, flush=True)
 
 
-def clean(text: str) -> str:
-    """Text from elsewhere made safe to show: control characters (escape sequences) as text, secrets not at all."""
-    text = conceal(text)
-    return "".join(char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}" for char in text)
+def clean(text: object, indent: int = 4) -> str:
+    """Text from elsewhere made safe to show: control characters (escape sequences) as text, secrets not at all.
+
+    Lines after the first are indented by so many columns: what a host says cannot pass for a line of ours.
+    """
+    shown = conceal(str(text)).replace("\n", "\n" + " " * indent)
+    return "".join(char if char.isprintable() or char in "\t\n" else f"\\x{ord(char):02x}" for char in shown)
+
+
+def _cell(value: object) -> str:
+    """A cell of a table: one line, and no tab, which is what parts cells in a pipe."""
+    return clean(value, 0).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str] = (), stream: IO[str] | None = None) -> None:
     """Rows in columns: with a head and wrapped on a terminal, plain and tab-separated in a pipe."""
     out = stream or sys.stdout
-    texts = [[clean(str(cell)) for cell in row] for row in rows]
+    texts = [[_cell(cell) for cell in row] for row in rows]
     if not out.isatty():
         for row in texts:
             print("\t".join(row), file=out)
@@ -114,10 +122,10 @@ def plain(value: object) -> Any:
 
 def error(fault: KdeployError) -> None:
     """An error for people, on stderr: where, what, the evidence, and what to do."""
-    place = f"{fault.where}: " if fault.where else ""
+    place = f"{clean(fault.where)}: " if fault.where else ""
     print(f"{place}error: {clean(fault.message)}", file=sys.stderr)
     for detail in fault.details:
-        print(f"    {clean(detail)}", file=sys.stderr)
+        print(f"    {clean(detail, 6)}", file=sys.stderr)
     if fault.hint:
         print(f"  hint: {clean(fault.hint)}", file=sys.stderr)
 

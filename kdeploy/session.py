@@ -29,6 +29,10 @@ _STARTS_WITHIN_S = 60.0
 _NOISE = 1000  # lines that a login shell may say before the agent does
 _SEND_S = 30.0
 _PACKED_FROM = 2000  # bytes of a request
+_SIGNALLED = 128  # what a shell adds to the number of the signal that ended a program
+_BRINGS = 2  # how often the agent is sent at most: it is wanted once, and again when the first was cut short
+SAID_LIMIT = 256 * 1024 * 1024
+"""Bytes of all events before one answer, unless they are followed without end: a host is never trusted to stop."""
 
 
 class AgentGone(RemoteError):
@@ -81,17 +85,23 @@ class Session:
         end = time.monotonic() + ask.timeout_s
         if not self._greeted:
             self.greet(min(ask.timeout_s, _STARTS_WITHIN_S), ask.verb)
+        said = 0
         while True:
-            message = self._parse(self._line(end, ask))
-            event = message.get("event")
-            if event == "beat":
-                self._channel.send(b"\n", _SEND_S)
-            elif event is not None:
-                ask.on_event(message)
-            else:
+            raw = self._line(end, ask)
+            message = self._parse(raw)
+            if "event" not in message:
                 break
+            said += len(raw)
+            if said > SAID_LIMIT and not ask.request.get("follow"):
+                raise RemoteError(
+                    f"{self._transport.host}: more than {SAID_LIMIT >> 20} MB were said and no answer to '{ask.verb}'"
+                )
+            if message["event"] == "beat":
+                self._channel.send(b"\n", _SEND_S)
+            else:
+                ask.on_event(message)
         if "error" in message:
-            raise _error(self._transport.host, message["error"])
+            raise _error(self._transport.host, message["error"], raw)
         result = message.get("result")
         if not isinstance(result, dict):
             raise RemoteError(f"{self._transport.host}: the agent's answer to '{ask.verb}' has no result")
@@ -105,17 +115,19 @@ class Session:
         """Wait for the agent's first word, past what the login shell says; bring the agent if it is not there."""
         host, noise = self._transport.host, deque[str](maxlen=10)
         wait = Ask(verb, {}, timeout_s=timeout_s)
+        end, brought = time.monotonic() + timeout_s, 0
         for _ in range(_NOISE):
-            line = self._line(time.monotonic() + timeout_s, wait, noise)
+            line = self._line(end, wait, noise)
             message = _json(line)
             if message.get("event") == "hello":
                 self.root = str(message.get("root") or self.root)
                 self._greeted = True
                 return
             word = message.get("kdeploy")
-            if word == "agent-wanted":
+            if word == "agent-wanted" and brought < _BRINGS:
                 self._channel.send(b"\n" + agent.archive(), _SEND_S)
                 self._channel.send(self._ahead, _SEND_S)
+                end, brought = time.monotonic() + timeout_s, brought + 1
             elif word is not None:
                 raise self._not_started(str(word), noise)
             elif line.strip():
@@ -142,22 +154,25 @@ class Session:
         self._channel.send(data, self._transport.silence_s or _SEND_S)
 
     def _line(self, end: float, ask: Ask, noise: Sequence[str] = ()) -> bytes:
-        """The next line; what it means when there is none."""
+        """The next whole line; what it means when there is none, or half of one, or none before `end`."""
         host, silence = self._transport.host, self._transport.silence_s
-        left = max(end - time.monotonic(), 0.001)
+        left = end - time.monotonic()
         try:
-            line = self._channel.line(left if silence is None else min(left, silence))
+            if left <= 0:
+                raise Late
+            line = self._channel.line(left if silence is None else min(left, silence), end)
         except Late:
             if silence is not None and time.monotonic() < end:
                 raise ConnectionLost(
                     f"{host}: nothing was heard for {silence:.0f} s", hint="is the network there? try again"
                 ) from None
             raise RemoteError(f"{host}: no answer within {ask.timeout_s:.0f} s to '{ask.verb}'") from None
-        if line:
+        if line.endswith(b"\n"):
             return line
         ended = self._channel.end()
         if not self._greeted:
-            raise self._not_started("", noise, ended)
+            half = line.decode("utf-8", "replace").strip()[:200]
+            raise self._not_started("", (*noise, half) if half else noise, ended)
         raise AgentGone(
             f"{host}: the agent ended without an answer to '{ask.verb}' (exit {ended.status})",
             details=_last(ended.stderr),
@@ -186,6 +201,18 @@ class Session:
                 f"{host}: sudo refuses: {[line for line in said if 'sudo:' in line][-1]}",
                 hint="allow this user `NOPASSWD` in sudoers, log in as root, or take `sudo: true` out of hosts.yaml",
             )
+        if word:
+            return RemoteError(f"{host}: the agent was brought and did not start: {word[:100]}", details=said)
+        if ended.status is None:
+            return ConnectionLost(
+                f"{host}: the connection ended before the agent had started", hint="try again", details=said
+            )
+        if ended.status < 0 or ended.status > _SIGNALLED:
+            return RemoteError(
+                f"{host}: the agent was killed before it had started (signal {abs(ended.status) % _SIGNALLED})",
+                hint="who ends processes there: is memory short? see dmesg and the journal",
+                details=said,
+            )
         return RemoteError(
             f"{host}: the agent did not start (exit {ended.status}): {said[-1] if said else 'nothing was said'}",
             hint="the login shell there must be one that runs commands (sh, bash, zsh), and sha256sum must be there",
@@ -194,15 +221,16 @@ class Session:
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         message = _json(raw)
-        if not message:
-            raise RemoteError(f"{self._transport.host}: not a line of the agent's protocol: {raw[:200]!r}")
+        texts = ("event", "state", "phase", "text") if "event" in message else ()
+        if not message or any(not isinstance(message.get(name, ""), str) for name in texts):
+            raise _stray(self._transport.host, raw)
         return message
 
 
 def _json(raw: bytes) -> dict[str, Any]:
     try:
         message = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     return message if isinstance(message, dict) else {}
 
@@ -211,6 +239,16 @@ def _last(text: str) -> tuple[str, ...]:
     return tuple(text.splitlines()[-10:])
 
 
-def _error(host: str, error: Any) -> KdeployError:
-    kind = _ERRORS.get(str(error.get("kind")), RemoteError)
-    return kind(f"{host}: {error.get('message')}", hint=error.get("hint"), details=tuple(error.get("details") or ()))
+def _stray(host: str, raw: bytes) -> RemoteError:
+    return RemoteError(f"{host}: not a line of the agent's protocol: {raw[:200]!r}")
+
+
+def _error(host: str, error: Any, raw: bytes) -> KdeployError:
+    """The error that an agent's answer means; what is not shaped like one is an error of its own."""
+    if not isinstance(error, dict):
+        return _stray(host, raw)
+    message, hint, details = error.get("message"), error.get("hint"), error.get("details") or []
+    right = isinstance(message, str) and isinstance(error.get("kind"), str) and isinstance(hint, str | None)
+    if not right or not isinstance(details, list) or not all(isinstance(line, str) for line in details):
+        return _stray(host, raw)
+    return _ERRORS.get(error["kind"], RemoteError)(f"{host}: {message}", hint=hint, details=tuple(details))

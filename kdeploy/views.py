@@ -63,7 +63,7 @@ def show_plan(planned: Planned) -> None:
             fix = f" -> {finding.hint}" if finding.hint else ""
             render.lines([f"  apply would stop here: {finding.check}: {finding.detail}{fix}"])
     if planned.diff is not None:
-        render.lines(["", planned.diff])
+        render.lines(["", *planned.diff.split("\n")])
 
 
 def show_proofs(proven: Sequence[Proven]) -> None:

@@ -17,6 +17,7 @@ from kdeploy import agent
 from kdeploy.errors import RemoteError, UsageError
 from kdeploy.host import Ask, Host
 from kdeploy.plan import Facts
+from kdeploy.session import AgentGone
 from kdeploy.transport.local import LocalTransport, Pipes
 
 
@@ -31,7 +32,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Make the agent another program, for what a real one never does."""
 
     def become(source: str) -> None:
-        hello = 'import os, sys, time\nif "session" not in sys.argv: sys.exit()\nprint(\'{"event": "hello", "root": "/r"}\', flush=True)\n'
+        hello = 'import os, sys, time\nif "session" not in sys.argv: sys.exit()\n'
+        hello += 'print(\'{"event": "hello", "root": "/r"}\', flush=True)\n'
         monkeypatch.setattr(agent, "archive", lambda: (hello + source).encode())
 
     return become
@@ -125,6 +127,66 @@ def test_what_is_not_the_protocol(here: Host, pretend: Callable[[str], None]) ->
     pretend("print('x' * 10_000)\n")
     with pytest.raises(RemoteError, match="not a line"):
         here.call("facts")
+
+
+STRAY = [
+    "'[' * 200_000",
+    """'{"error": "no"}'""",
+    """'{"error": {"kind": ["x"], "message": "m"}}'""",
+    """'{"error": {"kind": "fault", "message": {"m": 1}}}'""",
+    """'{"error": {"kind": "fault", "message": "m", "hint": 3}}'""",
+    """'{"error": {"kind": "fault", "message": "m", "details": "lines"}}'""",
+    """'{"error": {"kind": "fault", "message": "m", "details": [1]}}'""",
+    """'{"event": {"a": 1}}'""",
+    """'{"event": "note", "text": [1]}'""",
+]
+
+
+@pytest.mark.parametrize("line", STRAY)
+def test_lines_of_another_shape(here: Host, pretend: Callable[[str], None], line: str) -> None:
+    pretend(f"print({line})\n")
+    with pytest.raises(RemoteError, match="not a line of the agent's protocol"):
+        here.call("facts")
+
+
+@pytest.mark.parametrize(
+    "says", ['\'{"event": "beat"}\\n\' * 500', '\'{"event": "note", "text": "x"}\\n\' * 500', "'x'"]
+)
+def test_who_never_stops_talking_is_left_at_the_deadline(here: Host, pretend: Callable[[str], None], says: str) -> None:
+    pretend(f"import threading\nthreading.Thread(target=sys.stdin.read, daemon=True).start()\n"
+            f"while True: sys.stdout.write({says}); sys.stdout.flush(); time.sleep(0.001)\n")  # fmt: skip
+    started = time.monotonic()
+    with pytest.raises(RemoteError, match="no answer within 1 s"):
+        here.call("facts", timeout_s=1)
+    assert time.monotonic() - started < 10
+
+
+def test_events_are_bounded(here: Host, pretend: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdeploy.session.SAID_LIMIT", 1 << 20)
+    pretend('while True: print(\'{"event": "note", "text": "%s"}\' % (\'x\' * 1000))\n')
+    with pytest.raises(RemoteError, match="more than 1 MB were said"):
+        here.call("facts", timeout_s=30)
+
+
+def test_half_an_answer_is_none(here: Host, pretend: Callable[[str], None]) -> None:
+    """A number cut short is a number as well."""
+    pretend('sys.stdout.write(\'{"result": {"a": 1}}\')\nsys.stdout.flush()\nos.kill(os.getpid(), 9)\n')
+    with pytest.raises(AgentGone, match="ended without an answer"):
+        here.call("facts")
+
+
+def test_an_agent_that_is_wanted_again_and_again(here: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = """while :; do echo '{"kdeploy": "agent-wanted"}'; done"""
+    monkeypatch.setattr(agent, "start", lambda root, python: ["sh", "-c", f"exec 3<&0; cat <&3 > /dev/null & {wanted}"])
+    with pytest.raises(RemoteError, match="did not start: agent-wanted"):
+        here.call("facts", timeout_s=20)
+
+
+def test_an_agent_that_is_killed_before_its_first_word(here: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "start", lambda root, python: ["sh", "-c", "kill -9 $$"])
+    with pytest.raises(RemoteError, match=r"was killed before it had started \(signal 9\)") as caught:
+        here.call("facts")
+    assert "login shell" not in (caught.value.hint or "")
 
 
 def test_a_line_without_end(here: Host, pretend: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,21 @@ def test_error_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "p.yaml:1:2: error: bad\n    seen\n  hint: mend it\n"
 
 
+def test_no_line_of_a_host_passes_for_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    forged = "no\nerror: all is well\r\x1b[2K\u2028"
+    render.error(PatchSetError(forged, hint="a\nb", details=("c\nd",)))
+    shown = "error: no\n    error: all is well\\x0d\\x1b[2K\\x2028\n"
+    assert capsys.readouterr().err == f"{shown}    c\n      d\n  hint: a\n    b\n"
+    out = io.StringIO()
+    render.table([("a\nb\tc", 1)], stream=out)
+    render.lines(["one\ntwo"], stream=out)
+    assert out.getvalue() == "a\\nb\\tc\t1\none\n    two\n"
+
+
+def test_what_is_no_text_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert render.clean(3) == "3" and render.clean(None) == "None"
+
+
 def test_ledger_survives_torn_lines_and_many_writers(home: Path, tmp_path: Path) -> None:
     profile = tmp_path / "project/profiles/p.yaml"
     profile.parent.mkdir(parents=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,17 +38,20 @@ class Channel(ABC):
         self._held = bytearray()
         self._seen = 0
 
-    def line(self, timeout_s: float) -> bytes:
+    def line(self, timeout_s: float, end: float = math.inf) -> bytes:
         """The next line with its newline, or the last bytes without one; nothing when the command's output has ended.
 
-        Raises Late when no whole line comes within `timeout_s` seconds and nothing at all did, ConnectionLost when
-        the connection broke.
+        Raises Late when nothing at all comes within `timeout_s` seconds, or no whole line before `end` (by the
+        monotonic clock); ConnectionLost when the connection broke.
         """
         while (at := self._held.find(b"\n", self._seen)) < 0:
             self._seen = len(self._held)
             if self._seen > LINE_LIMIT:
                 raise RemoteError(f"a line from the host is longer than {LINE_LIMIT >> 20} MB")
-            data = self._receive(timeout_s)
+            left = end - time.monotonic()
+            if left <= 0:
+                raise Late
+            data = self._receive(min(timeout_s, left))
             if not data:
                 at = len(self._held) - 1
                 break

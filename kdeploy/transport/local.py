@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from kdeploy.transport import Channel, ConnectionLost, Exit, Late
 
 _BLOCK = 1 << 16
 _ENDS_WITHIN_S = 5.0
+_HELD_LIMIT = 256 * 1024 * 1024
 
 
 class Pipes(Channel):
@@ -45,18 +47,23 @@ class Pipes(Channel):
     def send(self, data: bytes, timeout_s: float) -> None:
         """See Channel.send. Reads meanwhile: both sides may have more to say than a pipe holds."""
         view = memoryview(data)
+        end = time.monotonic() + timeout_s
         while view:
-            readable, writable, _ = select.select([self._stdout], [self._stdin], [], timeout_s)
+            left = max(end - time.monotonic(), 0)
+            readable, writable, _ = select.select([self._stdout], [self._stdin], [], left)
             if writable:
                 try:
                     view = view[os.write(self._stdin.fileno(), view[:_BLOCK]) :]
                 except BrokenPipeError:
                     return
-            elif readable:
+                end = time.monotonic() + timeout_s
+            elif readable and left:
                 said = os.read(self._stdout.fileno(), _BLOCK)
                 if not said:
                     return
                 self._held += said
+                if len(self._held) > _HELD_LIMIT:
+                    raise RemoteError(f"the agent said more than {_HELD_LIMIT >> 20} MB while it took nothing")
             else:
                 raise ConnectionLost(f"the agent took nothing for {timeout_s:.0f} s")
 
