@@ -50,6 +50,8 @@ class Systemd(Units):
 
     def _check(self, spec: Spec, shown: Dict[str, Dict[str, str]]) -> None:
         for unit, one in shown.items():
+            if one.get("LoadState") == "masked":
+                raise AgentError("preflight", f"the unit {unit} is masked", f"systemctl unmask {unit}")
             stranger = self._stranger(Path(one.get("FragmentPath") or systemctl.RUNTIME / unit))
             if stranger:
                 raise AgentError("preflight", stranger, "stop that service, or name this one differently")

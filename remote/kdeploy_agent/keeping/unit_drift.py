@@ -16,6 +16,10 @@ _FIX = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew
 def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
     """Every unit file that is not as `wanted` (path to text), by the lines that differ, and every drop-in of one."""
     for path, text in wanted.items():
+        shown = systemctl.show(path.name)
+        if shown.get("LoadState") == "masked":
+            yield _told(path.name, "a unit that can be started", "masked", f"systemctl unmask {path.name}")
+            continue
         try:
             found = path.read_text("utf-8", "replace")
         except OSError:
@@ -26,7 +30,7 @@ def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
         added = [probe.mask(line) for line in theirs if line not in ours]
         if missing or added:
             yield _told(str(path), "; ".join(missing) or "nothing more", "; ".join(added) or "nothing of that", _FIX)
-        more = systemctl.show(path.name).get("DropInPaths")
+        more = shown.get("DropInPaths")
         if more:
             fix = f"systemctl revert {path.name}, or say it in the profile"
             yield _told(str(path), "nothing that overrides it", more, fix)
@@ -41,7 +45,9 @@ def restarts(barred: Sequence[str]) -> Iterator[Dict[str, str]]:
 def enabled(unit: str) -> Iterator[Dict[str, str]]:
     """Whether the unit that brings the service back is started at boot."""
     found = systemctl.enabled(unit)
-    if found != "enabled":
+    if found.startswith("masked"):
+        yield _told(unit, "enabled", found, f"systemctl unmask {unit}; then kdeploy apply the profile")
+    elif found != "enabled":
         yield _told(unit, "enabled", found or "unknown", f"systemctl enable {unit}")
 
 
