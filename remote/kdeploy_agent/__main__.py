@@ -103,6 +103,10 @@ def _explain(fault: Exception, verb: str) -> Dict[str, Any]:
     if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         kind = "preflight" if verb in _HARMLESS else "fault"
         return {"kind": kind, "message": f"the disk is full: {fault}", "hint": "make room and try again"}
+    if isinstance(fault, OSError) and fault.errno == errno.EROFS:
+        kind = "preflight" if verb in (*_HARMLESS, "begin", "stop") else "fault"  # they write before they stop anything
+        hint = "mount it for writing (see dmesg for why it is not), or set another root"
+        return {"kind": kind, "message": f"the disk cannot be written: {fault}", "hint": hint}
     if isinstance(fault, PermissionError):
         return {"kind": "preflight", "message": str(fault), "hint": "run as the owner of the root, or set another root"}
     import traceback

@@ -32,3 +32,11 @@ def test_the_way_back_begins_with_making_room(rig: Any) -> None:
     assert rig.journal()[-1] == "ROLLING_BACK:intent" and not rig.layout.reserve.exists()
     assert rig.agent("recover").ok["state"] == "ROLLED_BACK"
     rig.serves(before)
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind"), [("begin", "preflight"), ("stop", "preflight"), ("receive", "preflight"), ("decide", "fault")]
+)
+def test_a_disk_that_cannot_be_written_is_said_in_a_sentence(verb: str, kind: str) -> None:
+    told = door._explain(OSError(errno.EROFS, "Read-only file system", "/opt/kdeploy/x/lock"), verb)
+    assert told["kind"] == kind and "/opt/kdeploy/x/lock" in told["message"] and "Traceback" not in told["hint"]
