@@ -30,8 +30,11 @@ def judged(check: str, ok: bool, detail: str, hint: str) -> Finding:
     return well(check, detail) if ok else wrong(check, detail, hint)
 
 
-def refusal(findings: Sequence[Finding]) -> AgentError:
-    """The error that says no: the first finding that is wrong, the others line by line, and what was not stopped."""
+def refusal(findings: Sequence[Finding], serving: bool = True) -> AgentError:
+    """The error that says no: the first finding that is wrong, the others line by line, and what was not stopped.
+
+    `serving` is whether anything serves here that goes on.
+    """
     bad: List[Finding] = [one for one in findings if not one["ok"]]
     first, *more = bad
     lines = [f"{one['check']}: {one['detail']}" + (f" ({one['hint']})" if one["hint"] else "") for one in more]
@@ -39,5 +42,5 @@ def refusal(findings: Sequence[Finding]) -> AgentError:
         "preflight",
         f"{first['check']}: {first['detail']}",
         first["hint"],
-        [*lines, "nothing was stopped: what served before serves on"],
+        [*lines, "nothing was stopped: what served before serves on" if serving else "nothing was stopped"],
     )

@@ -41,7 +41,7 @@ def answer(call: Call, found: Iterator[Finding]) -> Dict[str, Any]:
     """What the request gets: all `findings`, or an error when it is strict and one of them is not ok."""
     findings = _told(call, found)
     if call.request.get("strict") and not all(finding["ok"] for finding in findings):
-        raise refusal(findings)
+        raise refusal(findings, units_of(call.layout).status("server").alive)
     return {"findings": findings}
 
 
