@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,42 @@ def test_host_is_either_local_or_reached_by_ssh(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD, hosts="hosts: {here: {}}\n")
     with pytest.raises(ProfileError, match="either 'local: true' or 'ssh"):
         profile.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        ("address", '""', "is empty"),
+        ("address", '" "', "holds blanks"),
+        ("address", '"gpu-1 "', "write 'gpu-1'"),
+        ("address", '"gpu\\n-1"', "write 'gpu-1'"),
+        ("address", '"gpu\\0"', "write 'gpu'"),
+        ("address", '"-oProxyCommand=x"', "write 'oProxyCommand=x'"),
+        ("address", '"[::1]:22"', "write 'address: ::1' and 'port: 22'"),
+        ("address", '"[gpu"', "neither a name nor an address"),
+        ("address", '"gpu:2222"', "write 'address: gpu' and 'port: 2222'"),
+        ("address", '"me@gpu"', "write 'address: gpu' and 'user: me'"),
+        ("user", '""', "is empty"),
+        ("user", '"-lroot"', "write 'lroot'"),
+        ("user", '"de ploy"', "write 'deploy'"),
+        ("jump", '""', "is empty"),
+        ("jump", '"a,-b"', "write 'b'"),
+        ("jump", '"a\\tb"', "write 'ab'"),
+    ],
+)
+def test_what_ssh_could_not_be_given(tmp_path: Path, key: str, given: str, message: str) -> None:
+    lines = ["hosts:", "  here:", "    ssh:", f"      {key}: {given}", *(["      address: gpu"] * (key != "address"))]
+    path = write(tmp_path, GOOD, hosts="\n".join(lines) + "\n")
+    with pytest.raises(ProfileError, match=re.escape(message)) as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path.parent}/hosts.yaml:4:7"
+
+
+@pytest.mark.parametrize("address", ["::1", "[::1]", "10.0.3.7", "gpu_1", "gpu+blue", "fe80::1%eth0", "größe"])
+def test_addresses_that_are_fine(tmp_path: Path, address: str) -> None:
+    hosts = f"hosts: {{here: {{ssh: {{address: '{address}', jump: 'ops@b:22, c'}}}}}}\n"
+    entry = profile.load(write(tmp_path, GOOD.replace("./model", "/model"), hosts=hosts)).hosts["here"]
+    assert entry.ssh is not None and entry.ssh.address == address.strip("[]")
 
 
 @pytest.mark.parametrize("root", ["kd", "~/kd", "/opt/../etc", ""])

@@ -207,14 +207,60 @@ class ProfileFile(Model):
         return self
 
 
+def _brackets(text: str) -> str:
+    """`::1` for `[::1]`: brackets part an address from a port, and here the port has a key of its own."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else ""
+    try:
+        return str(ipaddress.IPv6Address(inner)) if inner else text
+    except ValueError:
+        return text
+
+
+def _word(text: str) -> str:
+    """What ssh is given as one word: an alias may hold most characters."""
+    if not text:
+        raise ValueError("is empty: give a name or an address, or leave the key out where it may be")
+    right = "".join(char for char in text if char.isprintable() and char != " ").lstrip("-")
+    if right != text:
+        nearest = f": write {right!r}" if right else ""
+        raise ValueError(f"{text!r} holds blanks or control characters, or starts with '-'{nearest}")
+    return text
+
+
+def _address(text: str) -> str:
+    text = _brackets(_word(text))
+    if text.startswith("[") or re.fullmatch(r"[^:]+:\d+", text):
+        host, _, port = text.rpartition(":")
+        found = port.isdigit() and host
+        nearest = f"write 'address: {_brackets(host)}' and 'port: {port}'" if found else "write ::1 for [::1]"
+        raise ValueError(f"{text!r} is neither a name nor an address: {nearest}")
+    if "@" in text:
+        user, _, host = text.rpartition("@")
+        raise ValueError(f"{text!r} names a user: write 'address: {host}' and 'user: {user}'")
+    return text
+
+
+def _jump(text: str) -> str:
+    for hop in text.split(","):  # blanks around commas are a list's
+        _word(hop.strip(" "))
+    return text
+
+
+Word = Annotated[str, AfterValidator(_word)]
+
+
 class SSH(Model):
     """How a host is reached by SSH. What is left out comes from ssh_config(5), ProxyJump included."""
 
-    address: Value = Field(description="host name or address; an alias of ssh_config works")
+    address: Annotated[str, AfterValidator(_address)] = Field(
+        description="host name or address; an alias of ssh_config works"
+    )
     port: Port | None = None
-    user: Value | None = None
+    user: Word | None = None
     key: Value | None = Field(default=None, description="private key file; the agent's keys and ssh_config's else")
-    jump: Value | None = Field(default=None, description="another host to go through: USER@HOST:PORT")
+    jump: Annotated[str, AfterValidator(_jump)] | None = Field(
+        default=None, description="another host to go through: USER@HOST:PORT"
+    )
 
 
 class HostEntry(Model):
