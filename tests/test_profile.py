@@ -257,6 +257,20 @@ def test_addresses_that_are_fine(tmp_path: Path, address: str) -> None:
     assert entry.ssh is not None and entry.ssh.address == address.strip("[]")
 
 
+def test_what_kdeploy_sets_or_what_loads_other_code_is_not_declared(tmp_path: Path) -> None:
+    """Every variable that the agent sets over what is declared, as the agent's own source has it."""
+    source = (Path(__file__).parents[1] / "remote/kdeploy_agent/trees/serving.py").read_text()
+    ours = source.partition("        **given,\n")[2].partition("    if unit ==")[0]
+    caches = source.partition("_CACHES = {")[2].partition("}")[0]
+    names = {*re.findall(r'^ +"([A-Z_]+)":', ours + caches, re.MULTILINE)}
+    assert {"PYTHONPATH", "TMPDIR", "SPT_NOENV", "XDG_CACHE_HOME", "KDEPLOY_RELEASE"} <= names and len(names) > 15
+    for name in {*names, "KDEPLOY_UNIT", "PYTHONHOME", "PYTHONSTARTUP", "LD_PRELOAD", "LD_AUDIT"}:
+        path = write(tmp_path, GOOD.replace("  args:", f"  env:\n    {name}: x\n  args:", 1))
+        with pytest.raises(ProfileError, match=f"'{name}' (is set by kdeploy|would load code)") as caught:
+            profile.load(path)
+        assert caught.value.where is not None and caught.value.where.path == str(path)
+
+
 @pytest.mark.parametrize("root", ["kd", "~/kd", "/opt/../etc", ""])
 def test_the_root_on_a_host_is_absolute(tmp_path: Path, root: str) -> None:
     path = write(tmp_path, GOOD, hosts=f"hosts:\n  here:\n    local: true\n    root: '{root}'\n")

@@ -188,8 +188,20 @@ def _refuse_open_secrets(file: ProfileFile, merged: Document) -> None:
                 where=merged.where(("serve", "env", name)),
                 hint=f"write it under 'serve.secrets': {name}: {{env: {name}}}, or {{file: PATH}}",
             )
+        if name in _SET_BY_US or name.startswith("KDEPLOY_"):
+            raise ProfileError(
+                f"'{name}' is set by kdeploy itself: what serves is exactly what was declared",
+                where=merged.where(("serve", "env", name)),
+                hint="take it out: modules come from the engine, its patch sets and the runtime, caches go by tree",
+            )
+        if name in _LOADS_MORE:
+            raise ProfileError(
+                f"'{name}' would load code that no patch set declares, and no digest covers",
+                where=merged.where(("serve", "env", name)),
+                hint="put that code into a patch set, or into the runtime",
+            )
     for name in file.serve.secrets:
-        if name in file.serve.env or name in _OURS:
+        if name in file.serve.env or name in _OURS or name in _LOADS_MORE:
             whose = "'serve.env' as well" if name in file.serve.env else "the environment that kdeploy itself sets"
             raise ProfileError(
                 f"'{name}' is in {whose}: it has one value", where=merged.where(("serve", "secrets", name))
@@ -197,7 +209,16 @@ def _refuse_open_secrets(file: ProfileFile, merged: Document) -> None:
 
 
 _SECRET_WORDS = {"TOKEN", "KEY", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
-_OURS = {"PYTHONPATH", "PATH", "HOME", "KDEPLOY_UNIT", "KDEPLOY_RELEASE", "KDEPLOY_SERVICE", "TMPDIR"}
+_SET_BY_US = {
+    "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONUNBUFFERED", "TMPDIR", "SPT_NOENV",
+    "PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
+    "FLASHINFER_WORKSPACE_BASE", "SGLANG_DG_CACHE_DIR", "DG_JIT_CACHE_DIR", "TVM_FFI_CACHE_DIR", "SGLANG_CACHE_DIR",
+    "CUDA_CACHE_PATH", "XDG_CACHE_HOME",
+}  # fmt: skip
+"""What the agent sets over whatever is declared (remote/kdeploy_agent/trees/serving.py; a test holds them together)."""
+
+_LOADS_MORE = {"PYTHONHOME", "PYTHONSTARTUP", "LD_PRELOAD", "LD_AUDIT"}
+_OURS = {*_SET_BY_US, "PATH", "HOME", "KDEPLOY_UNIT", "KDEPLOY_RELEASE", "KDEPLOY_SERVICE"}
 
 
 def _nearest(name: str, known: Mapping[str, object], path: Path) -> str:
