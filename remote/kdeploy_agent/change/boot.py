@@ -31,6 +31,8 @@ def boot(layout: Layout) -> int:
             _say("the service was stopped before; it stays stopped")
             return 0
         release = layout.live() or layout.good()
+        if not layout.journal.exists():  # nothing says how far a change came: only what was confirmed is proven
+            release = layout.good()
         if release is None:
             _say("nothing was serving before")
             return 0

@@ -125,7 +125,9 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
             "After=network-online.target remote-fs.target nvidia-persistenced.service nvidia-fabricmanager.service",
             f"After={' '.join(Names(layout.service).kept)}",  # so it ends before them
             f"RequiresMountsFor={word(str(layout.root))}",
-            f"ConditionPathExists={_plain(str(layout.journal))}",
+            # One of them is enough: what was confirmed is served again though its journal is lost.
+            f"ConditionPathExists=|{_plain(str(layout.journal))}",
+            f"ConditionPathExists=|{_plain(str(layout.known_good))}",
         ],
         [
             "[Service]",

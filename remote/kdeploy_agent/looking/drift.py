@@ -134,6 +134,9 @@ class Look:
     def _links(self, live: Optional[str]) -> Iterator[Drift]:
         last = Journal(self.layout.journal).last()
         self.checked += 1
+        if live is not None and not self.layout.journal.exists():
+            found = "gone: what was confirmed here before cannot be told any more"
+            yield Drift("journal.jsonl", "a line for every change", found, "kdeploy stop, then apply the profile")
         if last is not None and not last.finished:
             at = f"{last.txn} was cut off at {last.state}"
             yield Drift("last change", "one that has ended", at, "kdeploy unlock --yes heals the host; so does apply")
