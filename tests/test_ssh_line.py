@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +20,9 @@ from tests.sshd import ADDRESS, Sshd, free_port
 
 CONNECTING = 9
 """Turns that connecting takes at most: versions, key exchange (2), service, one signed request or two."""
+
+CTRL_CS = int(os.environ.get("CTRL_CS", "3"))
+"""How often each of the random interruptions strikes; more of them are for an afternoon."""
 
 
 class Box:
@@ -212,4 +217,26 @@ def test_an_agent_that_is_killed_in_a_change_is_started_again(near: Near, state:
     told, _ = child.communicate(timeout=60)
     assert child.returncode == ExitCode.OK, told
     assert "connecting again" in told
+    assert Home(near.host).states()[-1] == "CONFIRMED:done"
+
+
+@pytest.mark.parametrize("seed", [7, 11])
+def test_ctrl_c_at_any_moment_and_the_same_apply_converges(near: Near, seed: int) -> None:
+    """Wherever it strikes, connecting included, the host is on one release or the other, and goes on from there."""
+    random = Random(seed)
+    near.release(f"any{seed}")
+    path = near.profile(f"any{seed}", [f"any{seed}/1.0.0"])
+    before = versions(near)
+    for _ in range(CTRL_CS):
+        child = near.start("apply", path)
+        time.sleep(random.uniform(0.05, 1.6))
+        child.send_signal(signal.SIGINT)
+        told, _ = child.communicate(timeout=60)
+        assert child.returncode in (ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGINT), told
+        assert "Traceback" not in told, told
+        assert versions(near) == before or str(versions(near)).startswith("0.0.1+kd.")
+        if child.returncode == ExitCode.OK:
+            break
+    near.run("apply", path)
+    assert versions(near) != before
     assert Home(near.host).states()[-1] == "CONFIRMED:done"
