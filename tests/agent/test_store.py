@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -178,3 +179,51 @@ def test_the_store_is_sha1_whatever_the_machine_prefers(rig: Any) -> None:
     request = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
     assert rig.agent("receive", request, tree.bundle, GIT_DEFAULT_HASH="sha256").ok
     assert rig.facts()["commits"] == [tree.commit]
+
+
+def damage(rig: Any, how: str) -> None:
+    """What a bad disk leaves of a store."""
+    if how == "no objects":
+        shutil.rmtree(rig.layout.store / "objects")
+        (rig.layout.store / "objects").mkdir()
+        return
+    for pack in (rig.layout.store / "objects" / "pack").glob("*.pack"):
+        pack.chmod(0o644)
+        data = pack.read_bytes()
+        pack.write_bytes(data[:40] + bytes(len(data) - 80) + data[-40:])
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["tree here", "tree gone"])
+@pytest.mark.parametrize("how", ["no objects", "zeros"])
+def test_a_damaged_store_makes_way_for_a_new_one(rig: Any, how: str, here: bool) -> None:
+    assert rig.receive("one").ok
+    damage(rig, how)
+    if not here:
+        subprocess.run(["chmod", "-R", "u+w", str(placed(rig, "one"))], check=True)
+        shutil.rmtree(placed(rig, "one"))
+    for name in ("one", "two"):
+        assert rig.receive(name).ok["files"] == 11
+    assert rig.trees["two"].commit in rig.facts()["commits"]
+    assert rig.layout.store.with_name("store.git.damaged").is_dir()
+    subprocess.run(["git", "--git-dir", str(rig.layout.store), "fsck"], check=True, capture_output=True)
+
+
+def test_a_damaged_store_says_to_send_everything_and_claims_nothing_more(rig: Any) -> None:
+    assert rig.receive("one").ok
+    damage(rig, "no objects")
+    tree = rig.trees["two"]
+    thin = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
+    answer = rig.agent("receive", thin)
+    assert answer.error["kind"] == "integrity" and "whole bundle" in answer.error["hint"]
+    assert any("beginning a new one" in one.get("text", "") for one in answer.events)
+    assert rig.facts()["commits"] == []
+    assert rig.receive("two").ok
+
+
+def test_a_sound_store_stays_whatever_is_sent(rig: Any) -> None:
+    assert rig.receive("one").ok
+    tree = rig.trees["two"]
+    request = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
+    assert rig.agent("receive", request, tree.bundle[:-20]).error["kind"] == "integrity"
+    assert rig.facts()["commits"] == [rig.trees["one"].commit]
+    assert not rig.layout.store.with_name("store.git.damaged").exists()

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple, TypeVar
 
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, manifests
@@ -15,6 +15,8 @@ from kdeploy_agent.ground.locking import wait_for
 from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted
 from kdeploy_agent.trees import archive
+
+_T = TypeVar("_T")
 
 _REFS = "refs/kdeploy/"
 _SPARE_BYTES = 256 * 1024 * 1024
@@ -43,22 +45,52 @@ def receive(call: Call) -> Dict[str, Any]:
             if tree.exists():
                 try:
                     count, size = manifests.verify(tree, manifest)
-                    if not by_tar:
-                        _keep(layout, commit, bundle)
-                    return {"files": count, "bytes": size}
                 except AgentError as fault:
                     call.emit(
                         "note", text=f"trees/{tree.name} is not what was placed: {fault.message}; placing it anew"
                     )
+                else:
+                    if not by_tar:
+                        _stored(call, commit, bundle, lambda: None)
+                    return {"files": count, "bytes": size}
             if by_tar:
                 count, size = _place_archive(layout, tree, bundle, manifest)
             else:
-                _open_store(layout)
-                _keep(layout, commit, bundle)
-                count, size = _place(layout, tree, commit, manifest)
+                count, size = _stored(call, commit, bundle, lambda: _place(layout, tree, commit, manifest))
         finally:
             files.wipe(bundle)
     return {"files": count, "bytes": size}
+
+
+def _stored(call: Call, commit: str, bundle: Path, then: Callable[[], _T]) -> _T:
+    """Take a bundle into the store, then do `then` with it. A store that fails and is damaged makes way for a new one.
+
+    What it claimed to have the bundle may lack: then the error says to send everything, and facts claim nothing more.
+    """
+    store = call.layout.store
+    for again in (False, True):
+        try:
+            _open_store(call.layout)
+            _keep(call.layout, commit, bundle)
+            return then()
+        except AgentError as fault:
+            if again or fault.kind != "integrity" or _whole(call.layout):
+                raise
+            call.emit("note", text=f"{store.name} is damaged ({fault.message}); beginning a new one")
+        damaged = store.with_name(store.name + ".damaged")
+        files.wipe(damaged)
+        if store.exists():
+            store.replace(damaged)
+    raise AssertionError("the second time returns or raises")
+
+
+def _whole(layout: Layout) -> bool:
+    """Whether every object of what the store claims is there and is what its name says; takes its time."""
+    try:
+        _git(layout, "fsck", "--full", "--no-dangling", "--no-progress")
+    except AgentError:
+        return False
+    return True
 
 
 def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None]) -> None:
@@ -109,7 +141,10 @@ def commits(layout: Layout) -> List[str]:
     """Commits whose objects are in the store, so that a bundle may leave them out."""
     if not layout.store.is_dir() or not shutil.which("git"):
         return []
-    return _git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
+    try:
+        return _git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
+    except AgentError:  # so damaged that git does not know it: what comes next is sent whole
+        return []
 
 
 def forget(layout: Layout, commit: str) -> None:
