@@ -1,4 +1,4 @@
-"""Units that somebody has masked: refused before anything stops, and named by verify with what mends it."""
+"""Units that cannot be had, masked or of another service: refused before anything stops, with what mends it."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ def test_verify_names_what_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(systemctl, "enabled", lambda unit: "masked")
     (told,) = unit_drift.enabled(UNIT)
     assert told["fix"].startswith(f"systemctl unmask {UNIT}")
+
+
+@pytest.mark.parametrize(("mine", "other"), [("x", "x-server"), ("x-server", "x"), ("x", "x-front"), ("x-drain", "x")])
+def test_two_services_whose_units_have_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: str, other: str
+) -> None:
+    shown = {"LoadState": "not-found", "FragmentPath": "", "DropInPaths": ""}
+    monkeypatch.setattr(systemctl, "show_all", lambda units: dict.fromkeys(units, shown))
+    spec = Spec(name="server", release="r", argv=("x",), env={}, cwd="/", scratch="/tmp", ports=(1,), grace_s=1.0)
+    for name in (mine, "y", "x-serve"):
+        (tmp_path / name / "current").mkdir(parents=True)
+    Systemd(Layout(tmp_path, mine)).check(spec)
+    (tmp_path / other / "current").mkdir(parents=True)
+    with pytest.raises(AgentError) as error:
+        Systemd(Layout(tmp_path, mine)).check(spec)
+    assert error.value.kind == "preflight" and other in error.value.message
+    assert error.value.hint == "name this service differently"

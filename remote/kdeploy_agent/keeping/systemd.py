@@ -47,6 +47,11 @@ class Systemd(Units):
     def check(self, spec: Spec) -> None:
         """See Units: a unit of the name may be another root's, or another service's whose name ends like ours."""
         self._check(spec, systemctl.show_all(self._all(spec.name)))
+        for current in self._layout.root.glob("*/current"):
+            both = self._names.clashes(current.parent.name)
+            if both:
+                message = f"service {current.parent.name} is on this host, and both would have a unit {both}"
+                raise AgentError("preflight", message, "name this service differently")
 
     def _check(self, spec: Spec, shown: Dict[str, Dict[str, str]]) -> None:
         for unit, one in shown.items():

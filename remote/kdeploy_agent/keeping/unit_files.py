@@ -50,6 +50,11 @@ class Names:
         """What makes the public port deaf while its last requests are answered."""
         return f"kdeploy-{self.service}-drain.service"
 
+    def clashes(self, other: str) -> str:
+        """The name of a unit that this service and the service `other` would both have; empty when there is none."""
+        mine, theirs = ({one.boot, *one.kept, one.drain} for one in (self, Names(other)))
+        return next(iter(sorted(mine & theirs)), "") if other != self.service else ""
+
 
 def server(layout: Layout, spec: Spec, run: Sequence[str], env: Dict[str, str]) -> str:
     """A unit whose process is the agent's `exec` (`run`) and then the spec's command.

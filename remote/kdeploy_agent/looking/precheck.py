@@ -66,6 +66,7 @@ def look(call: Call, pushed: bool = True) -> Iterator[Finding]:
     yield from engine.look(layout, release, mine, pushed)
     yield from models.look(release)
     yield from _address(release, call.request.get("remote") is True)
+    yield from _units(layout, release)
     yield from ports(layout, release)
     yield from system.disk(layout.home)
     yield from system.shared_memory(machine.together(release))
@@ -129,6 +130,14 @@ def _gpus(call: Call, release: Dict[str, Any], mine: List[gpus.Gpu]) -> Iterator
     ours = {pid for name in NAMES for pid in units.members(name)}
     yield from machine.strangers(mine, running, ours, whole_machine=bool(declared))
     yield from system.kernel_log()
+
+
+def _units(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
+    """Whether the server's unit can be had: another service's may have its name, or somebody has masked it."""
+    try:
+        units_of(layout).check(serving.server(layout, release))
+    except AgentError as fault:
+        yield wrong("units", fault.message, fault.hint)
 
 
 def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
