@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent.asking import probe
-from kdeploy_agent.change import inspection
+from kdeploy_agent.change import inspection, way_back
 from kdeploy_agent.change.switch import POLL_S, Failed, Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, secrets
@@ -69,7 +69,7 @@ class Run:
             self.note(f"open; watching it for {order.soak_s:.0f} s")
             self.switch.soak(self.release, order.soak_s)
         except Exception as fault:
-            self.back(_reason(fault))
+            self.back(way_back.reason(fault))
         else:
             self.confirm()
 
@@ -103,7 +103,7 @@ class Run:
             try:
                 self._confirm()
             except Exception as fault:
-                self.back(f"it could not be marked known-good: {_reason(fault)}")
+                self.back(f"it could not be marked known-good: {way_back.reason(fault)}")
                 return
         with contextlib.suppress(OSError):  # what is installed is compared later (verify); nothing else needs it
             runtimes.remember(self.layout, self.release)
@@ -121,7 +121,7 @@ class Run:
                 files.write(evidence / "plan.json", files.ordered(plan))
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
-            told = self._survive()
+            told = way_back.survive(self.units)
             if told:
                 self.note(told)
 
@@ -139,7 +139,7 @@ class Run:
         self.note(told if len(told) <= _TOLD else f"{told[: _TOLD - 1]}…")
         self._keep_rejected(reason)
         stays_stopped = self.journal.stopped()
-        wanted = [] if stays_stopped else self._ways_back(at.previous, at.known_good)
+        wanted = [] if stays_stopped else way_back.releases(self.layout, self.release, at.previous, at.known_good)
         problems: List[str] = []
         for release in wanted:
             try:
@@ -147,7 +147,7 @@ class Run:
             except Exception as fault:
                 if self.units.going_down():
                     raise  # it goes on when the host is back
-                problems.append(f"{release}: {_reason(fault)}")
+                problems.append(f"{release}: {way_back.reason(fault)}")
                 self.note(f"the way back failed: {problems[-1]}")
                 continue
             self._write("ROLLING_BACK", DONE)
@@ -191,63 +191,8 @@ class Run:
         if not python.exists() and not adopted.is_adopted(release):
             raise AgentError("runtime", f"the runtime has no {python}", "make it first (verb runtime)")
         self.switch.check_ports(release)
-        self._check_way_back()
-        self._survive()  # before anything is stopped: a host that loses its power now heals when it boots
-
-    def _ways_back(self, *releases: Optional[str]) -> List[str]:
-        """`releases`, then the newest other one that was confirmed here: when they are damaged it is better than none.
-
-        None of it when there was nothing before: what an operator took down is not started again.
-        """
-        first = list(dict.fromkeys(one for one in releases if one))
-        known = (one for one in self.journal.confirmed() if one not in first and one != self.release["id"])
-        others = (one for one in known if serving.find_release(self.layout, one) is not None)
-        return first + [one for one in others if first][:1]
-
-    def _check_way_back(self) -> None:
-        """Raise `preflight` when something serves that could not be gone back to, nor anything else; tell what is not.
-
-        A tree that is not what was declared is placed anew meanwhile.
-        """
-        for link in (self.layout.current, self.layout.known_good):
-            if link.exists() and not link.is_symlink():
-                hint = f"move it away: mv {link} {link}.aside"
-                raise AgentError("preflight", f"{link} is to be a link to a release, and is something else", hint)
-        if self.journal.stopped():
-            return
-        problems: List[str] = []
-        for release in self._ways_back(self.layout.live(), self.layout.good()):
-            try:
-                self._check_startable(release)
-            except (AgentError, OSError) as fault:
-                problems.append(f"{release}: {_reason(fault)}")
-                continue
-            for problem in problems:
-                self.note(f"could not be gone back to: {problem}; {release} could")
-            return
-        if problems and self.units.status("server").alive:
-            hint = "apply its profile again, which mends it; or `kdeploy stop` first: then nothing is gone back to"
-            raise AgentError("preflight", f"what serves now could not be gone back to: {'; '.join(problems)}", hint)
-
-    def _check_startable(self, release: str) -> None:
-        """Raise when a release that was confirmed here could not be started again."""
-        document = serving.read_release(self.layout, release)
-        if adopted.is_adopted(document):
-            adopted.recorded(self.layout, document)
-            return
-        if document["tree"] != self.release["tree"]:  # which has just been compared
-            store.ensure(self.layout, document, self.note)
-        python = serving.python_of(self.layout, document)
-        if not python.exists():
-            raise AgentError("runtime", f"its runtime has no {python}")
-        secrets.load(self.layout, secrets.names_of(document))
-
-    def _survive(self) -> str:
-        """Have the service come back after a reboot; gives why it will not. Such a host serves all the same."""
-        try:
-            return self.units.survive()
-        except (OSError, AgentError) as fault:
-            return f"the service will not come back by itself after a reboot: {_reason(fault)}"
+        way_back.check(layout, self.units, release, self.note)
+        way_back.survive(self.units)  # before anything is stopped: a host that loses its power now heals when it boots
 
     def _probe(self) -> None:
         if adopted.is_adopted(self.release):
@@ -349,11 +294,3 @@ class Run:
 
     def _now(self) -> Transaction:
         return self.journal.transactions()[self.order.txn]
-
-
-def _reason(fault: Exception) -> str:
-    if isinstance(fault, Failed):
-        return str(fault)
-    if isinstance(fault, AgentError):
-        return f"{fault.message} ({fault.hint})" if fault.hint else fault.message
-    return f"{type(fault).__name__}: {fault}"
