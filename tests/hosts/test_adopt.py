@@ -92,3 +92,19 @@ def test_drift_of_units(debian: Host, tmp_path: Path) -> None:
     operator.run("verify", "profiles/one.yaml")
     debian.sh("systemctl disable kdeploy-small.service")
     assert "kdeploy-small.service" in operator.run("verify", "profiles/one.yaml", code=ExitCode.DRIFT)
+
+
+def test_a_transient_unit_is_gone_back_to_as_a_process(debian: Host, tmp_path: Path) -> None:
+    """systemd-run's unit is gone once it stops: nobody but kdeploy could start that server again."""
+    operator = Operator(tmp_path, debian)
+    port = operator.public
+    serve_by_systemd(debian, port)
+    debian.sh("systemctl disable --now serving.service")
+    words = f"/usr/bin/python3 -m sglang.launch_server --model-path m --served-model-name pocket --port {port}"
+    debian.sh(f"systemd-run --unit=passing --working-directory=/srv/hand {words}")
+    wait_for(port, "0.0.1")
+    assert "passing.service does not last" in operator.run("adopt", "profiles/one.yaml")
+    bad = operator.profile("bad", ["one/1.0.0"], env={"STANDIN": "garbled"})
+    operator.run("apply", bad, code=ExitCode.GATE)
+    wait_for(port, "0.0.1")
+    assert str(Home(debian).live()).startswith("adopted-")
