@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import systemctl
 from kdeploy_agent.ground.layout import Layout
-from kdeploy_agent.keeping import unit_drift
+from kdeploy_agent.keeping import detach, unit_drift, unit_files
 from kdeploy_agent.keeping.systemd import Systemd
 from kdeploy_agent.keeping.units import Spec
 
@@ -52,3 +53,25 @@ def test_two_services_whose_units_have_one_name(
         Systemd(Layout(tmp_path, mine)).check(spec)
     assert error.value.kind == "preflight" and other in error.value.message
     assert error.value.hint == "name this service differently"
+
+
+@pytest.mark.parametrize("digits", [16, 64])
+def test_an_agent_file_that_is_not_whole_is_told(tmp_path: Path, digits: int) -> None:
+    agent = tmp_path / f"agent-{hashlib.sha256(b'zip').hexdigest()[:digits]}.pyz"
+    unit = tmp_path / "kdeploy-qwen.service"
+    unit.write_text(unit_files.boot(Layout(tmp_path, "qwen"), ["/usr/bin/python3", str(agent), "boot"], {}))
+    found = []
+    for content in (b"zip", b"", None):
+        agent.unlink(missing_ok=True)
+        if content is not None:
+            agent.write_bytes(content)
+        found.append([(one["what"], one["found"]) for one in unit_drift.agent(unit)])
+    assert found == [[], [(str(agent), "another content")], [(str(agent), "nothing")]]
+
+
+def test_an_agent_file_that_was_emptied_is_written_again(tmp_path: Path) -> None:
+    zipped, kept = tmp_path / "pushed.pyz", tmp_path / "agent"
+    zipped.write_bytes(b"zip")
+    copy = detach._copy(zipped, kept)
+    copy.write_bytes(b"")
+    assert detach._copy(zipped, kept) == copy and copy.read_bytes() == b"zip"

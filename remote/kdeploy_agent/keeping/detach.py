@@ -46,7 +46,7 @@ def environment() -> Dict[str, str]:
 def _copy(zipped: Path, folder: Path) -> Path:
     data = zipped.read_bytes()
     copy = folder / f"agent-{hashlib.sha256(data).hexdigest()}.pyz"
-    if not copy.exists():
+    if not copy.exists() or copy.read_bytes() != data:  # emptied by a disk that was full
         files.write(copy, data)
     return copy
 

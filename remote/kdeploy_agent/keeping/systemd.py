@@ -186,7 +186,13 @@ class Systemd(Units):
         boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
         wanted[systemctl.PERSISTENT / self._names.boot] = boot
         barred = [self._names.unit(spec.name) for spec in specs if self._barred(spec)]
-        return [*unit_drift.compare(wanted), *unit_drift.restarts(barred), *unit_drift.enabled(self._names.boot)]
+        agent = unit_drift.agent(systemctl.PERSISTENT / self._names.boot)
+        return [
+            *unit_drift.compare(wanted),
+            *unit_drift.restarts(barred),
+            *unit_drift.enabled(self._names.boot),
+            *agent,
+        ]
 
     def _barred(self, spec: Spec) -> bool:
         """Whether a release that was confirmed would not be restarted."""

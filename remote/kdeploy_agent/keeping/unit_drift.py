@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from kdeploy_agent.asking import probe
 from kdeploy_agent.ground import systemctl
 
 _AGENT = re.compile(r"agent-[0-9a-f]+\.pyz")  # whichever agent wrote it
+_RUN = re.compile(r'"([^"]*/agent-([0-9a-f]{16,64})\.pyz)"')
 _FIX = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew"
 
 
@@ -49,6 +51,21 @@ def enabled(unit: str) -> Iterator[Dict[str, str]]:
         yield _told(unit, "enabled", found, f"systemctl unmask {unit}; then kdeploy apply the profile")
     elif found != "enabled":
         yield _told(unit, "enabled", found or "unknown", f"systemctl enable {unit}")
+
+
+def agent(unit: Path) -> Iterator[Dict[str, str]]:
+    """Whether the agent file that a unit runs is there and whole: its name says its sha256, or how that begins."""
+    try:
+        text = unit.read_text("utf-8", "replace")
+    except OSError:
+        return  # which `compare` tells
+    for path, wanted in sorted(set(_RUN.findall(text))):
+        try:
+            found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        except OSError:
+            found = ""
+        if not found.startswith(wanted):
+            yield _told(path, "the agent that was pushed", "another content" if found else "nothing", _FIX)
 
 
 def _told(what: str, expected: str, found: str, fix: str) -> Dict[str, str]:
