@@ -307,7 +307,8 @@ def test_a_tampered_tree_is_noticed_and_mended(world: World) -> None:
     victim.chmod(0o644)
     victim.write_text(victim.read_text() + "\n# by hand\n")
     (steps,) = world.json("plan", "profiles/local.yaml")["hosts"].values()
-    assert [step["kind"] for step in steps["steps"]] == ["push", "precheck", "switch", "gate", "open", "confirm"]
+    kinds = [step["kind"] for step in steps["steps"]]
+    assert kinds == ["prove", "push", "precheck", "switch", "gate", "open", "confirm"]
     assert "sglang/launch_server.py: differs" in steps["reason"]
     world.run("apply", "profiles/local.yaml")
     assert "by hand" not in victim.read_text()
@@ -315,13 +316,12 @@ def test_a_tampered_tree_is_noticed_and_mended(world: World) -> None:
 
 
 def test_when_the_way_back_fails_too(world: World) -> None:
-    tree = world.service / "trees" / json.loads((world.service / "current/release.json").read_text())["tree"]
     seen = len(world.journal())
     child = world.start("apply", "profiles/garble.yaml")
     world.wait_for("CANDIDATE done", seen)
-    victim = tree / "sglang/launch_server.py"
-    victim.chmod(0o644)
-    victim.write_text("raise SystemExit('nobody comes back from here')\n")
+    for victim in (world.service / "trees").glob("*/sglang/launch_server.py"):  # or an older known-good would serve
+        victim.chmod(0o644)
+        victim.write_text("raise SystemExit('nobody comes back from here')\n")
     shutil.rmtree(world.service / "store.git")  # or the host would place the tree anew
     out, err = child.communicate(timeout=240)
     assert child.returncode == ExitCode.ROLLBACK_FAILED, out + err

@@ -14,14 +14,30 @@ def test_a_release_under_a_foreign_id_is_refused(rig: Any) -> None:
     assert not rig.layout.journal.exists()
 
 
-def test_the_way_back_does_not_start_an_edited_release(rig: Any) -> None:
-    before = rig.apply("one")
-    path = rig.layout.release(before["id"]) / "release.json"
+def inject(rig: Any, release: dict[str, Any]) -> None:
+    path = rig.layout.release(release["id"]) / "release.json"
     edited = json.loads(path.read_bytes())
     edited["launch"]["env"]["INJECTED"] = "1"
     path.write_text(json.dumps(edited))
+
+
+def test_nothing_is_stopped_for_whom_there_is_no_way_back(rig: Any) -> None:
+    before = rig.apply("one")
+    inject(rig, before)
     assert rig.receive("two").ok
     answer = rig.agent("begin", rig.order(rig.release("two", STANDIN="die")))
+    assert (answer.ok["state"], answer.ok["note"]) == ("ROLLED_BACK", "nothing was stopped")
+    assert "is not what was declared" in answer.ok["reason"]
+    assert rig.answers(rig.public)["version"] == before["version"]
+
+
+def test_the_way_back_does_not_start_an_edited_release(rig: Any) -> None:
+    before = rig.apply("one")
+    assert rig.receive("two").ok
+    order = rig.order(rig.release("two"))
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    inject(rig, before)  # after it was looked at
+    answer = rig.decide(order, accept=False)
     assert answer.ok["state"] == "NEEDS_OPERATOR"
     assert "is not what was declared" in answer.ok["reason"]
     rig.stopped()
