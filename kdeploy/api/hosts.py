@@ -105,7 +105,7 @@ def apply(path: Path, note: Note) -> Applied:
         looked = not stages.proofs_remembered(staged)
         if looked:
             for host in hosts:
-                _look_ahead(host, made, values, stages.demands(read, staged.declared.sets))
+                _look_ahead(read, host, made, values, stages.demands(read, staged.declared.sets))
         proven = stages.run_proofs(staged, note)
         if _last_release(read.file.service, hosts[0].name) != made.id:  # likely to be pushed: git is slow to import
             with contextlib.suppress(KdeployError):
@@ -120,11 +120,16 @@ def apply(path: Path, note: Note) -> Applied:
     return Applied(read, made, (*proven, *(one for outcome in outcomes for one in outcome.proven)), tuple(outcomes))
 
 
-def _look_ahead(host: Host, made: Release, values: Secrets, demands: Mapping[str, Any]) -> None:
+def _look_ahead(read: Profile, host: Host, made: Release, values: Secrets, demands: Mapping[str, Any]) -> None:
     """What a host would refuse is said before proofs take their time, if there is anything to do there."""
     known = deploy.facts(host, made.tree, manifest=made.manifest)
-    if plan.make(known, made, values).steps:
+    if not plan.make(known, made, values).steps:
+        return
+    try:
         deploy.look_ahead(host, known, made, demands)
+    except KdeployError:  # a refusal ends the change as much as any other end does
+        with _recorded("apply", read, host, made.id, changes=True):
+            raise
 
 
 def rollback(path: Path | None, to: str | None, project: Path | None, note: Note) -> Applied:
