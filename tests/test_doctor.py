@@ -264,6 +264,8 @@ def test_what_a_host_refuses_is_said_before_proofs_and_pushes(hosts: Hosts, home
         told = hosts.run("apply", profile, code=ExitCode.PREFLIGHT).stderr
     assert f"port {hosts.private}" in told and "nothing was stopped" in told
     assert "proving" not in told and "push" not in told
+    (line,) = (home / "state/ledger.jsonl").read_text().splitlines()
+    assert "PreflightError" in line  # refused so early it is a change that was asked for all the same
     hosts.run("prove", profile)  # what is remembered and small to push needs no look of its own
     assert "push" in hosts.run("apply", profile, code=ExitCode.PREFLIGHT).stderr
 
