@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -47,7 +48,7 @@ class Field:
         return path
 
 
-class Peer:
+class Peer(abc.ABC):
     """One way of deploying."""
 
     name = ""
@@ -60,7 +61,7 @@ class Peer:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write()
 
-    def write(self) -> None:
+    def write(self) -> None:  # noqa: B027 - most need nothing
         """Write what it needs, once."""
 
     def empty(self) -> None:
@@ -68,9 +69,9 @@ class Peer:
         shutil.rmtree(self.field.root, ignore_errors=True)
         self.field.root.mkdir(parents=True)
 
+    @abc.abstractmethod
     def run(self, work: str) -> None:
         """Do one piece of `WORK`."""
-        raise NotImplementedError
 
     def serving(self) -> tuple[float, float, float]:
         """Of the last run: seconds of starting and of serving, and CPU seconds of the server."""

@@ -28,10 +28,10 @@ REMOTE = REPO / "remote"
 STANDIN = Path(__file__).resolve().parent / "standin"
 sys.path.insert(0, str(REMOTE))
 
-from kdeploy_agent.ground import locking, processes  # noqa: E402
+from kdeploy_agent.ground import locking, processes, systemctl  # noqa: E402
 from kdeploy_agent.ground.layout import Layout  # noqa: E402
 from kdeploy_agent.keeping.supervised import Supervised  # noqa: E402
-from kdeploy_agent.keeping.units import KEEPER, MARK  # noqa: E402
+from kdeploy_agent.keeping.units import MARK  # noqa: E402
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _TXN = itertools.count(1)
@@ -124,7 +124,7 @@ def make_venv(folder: Path, python: str) -> Path:
 def environment() -> dict[str, str]:
     """The agent's: it keeps units itself, whatever machine the tests run on."""
     home = os.environ.get("HOME", "/")
-    return {"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": str(REMOTE), KEEPER: "supervisor"}
+    return {"PATH": os.environ["PATH"], "HOME": home, "PYTHONPATH": str(REMOTE), systemctl.WITHOUT: "supervisor"}
 
 
 def free_port() -> int:

@@ -10,7 +10,7 @@ from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, secrets
 from kdeploy_agent.ground.journal import Journal
 from kdeploy_agent.ground.layout import Layout
-from kdeploy_agent.keeping import units
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.trees import serving, store
 
 TRIES, PAUSE_S = 3, 5.0  # a disk, a network or a driver may come later than we
@@ -44,7 +44,7 @@ def boot(layout: Layout) -> int:
 
 
 def _serve(layout: Layout, journal: Journal, release: str) -> bool:
-    keeper = units.of(layout)
+    keeper = keeper_of(layout)
     switch = Switch(layout, keeper, _say)
     try:
         document = serving.read_release(layout, release)

@@ -20,7 +20,7 @@ from kdeploy_agent.ground.journal import parse as parse_line
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.order import Order
 from kdeploy_agent.ground.protocol import Call, listening
-from kdeploy_agent.keeping import units
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.keeping.units import NAMES, show, tail
 from kdeploy_agent.trees import serving
 
@@ -76,7 +76,7 @@ def stop(call: Call) -> Dict[str, Any]:
     by = call.text("by")
     with locking.take(call.layout.lock, by, "stop"):
         runner.end_stopped(call.layout)
-        journal, keeper = Journal(call.layout.journal), units.of(call.layout)
+        journal, keeper = Journal(call.layout.journal), keeper_of(call.layout)
         ran = any(keeper.status(name).alive for name in NAMES)
         journal.append(verb="stop", by=by, phase="intent")
         Switch(call.layout, keeper, lambda text: call.emit("note", text=text)).shut()
@@ -98,7 +98,7 @@ def logs(call: Call) -> Dict[str, Any]:
         return {"path": show(path, lines, emit, wanted)}
     if unit not in NAMES:
         raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
-    return {"path": units.of(call.layout).show(unit, lines, emit, wanted)}
+    return {"path": keeper_of(call.layout).show(unit, lines, emit, wanted)}
 
 
 def _order(call: Call) -> Order:

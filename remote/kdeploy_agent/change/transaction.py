@@ -21,7 +21,8 @@ from kdeploy_agent.ground.journal import DONE, INTENT, Journal, Transaction
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.order import Order
 from kdeploy_agent.keeping import adopted
-from kdeploy_agent.keeping.units import Units, of
+from kdeploy_agent.keeping.keeper import of as keeper_of
+from kdeploy_agent.keeping.units import Units
 from kdeploy_agent.trees import retention, runtimes, serving, store
 
 NOTHING_STOPPED = "nothing was stopped"
@@ -41,7 +42,7 @@ class Run:
         self.layout = layout
         self.order = order
         self.release = order.release
-        self.units = units or of(layout)
+        self.units = units or keeper_of(layout)
         self.journal = Journal(layout.journal)
         self.switch = Switch(layout, self.units, self.note)
 

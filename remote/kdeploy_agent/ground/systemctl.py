@@ -13,12 +13,19 @@ from kdeploy_agent.errors import AgentError
 RUNTIME = Path("/run/systemd/system")  # units that are gone after a reboot
 PERSISTENT = Path("/etc/systemd/system")
 
+WITHOUT = "KDEPLOY_UNITS"  # `supervisor` in the agent's environment: do without systemd
+
 _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
 _SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
     "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath", "DropInPaths",
     "NeedDaemonReload", "Restart",
 )  # fmt: skip
+
+
+def keeps_units() -> bool:
+    """Whether systemd keeps units here: it runs, and we have the rights."""
+    return os.environ.get(WITHOUT) != "supervisor" and os.geteuid() == 0 and RUNTIME.is_dir()
 
 
 def show(unit: str) -> Dict[str, str]:

@@ -15,10 +15,10 @@ from typing import Dict, List, Optional, Sequence
 
 from kdeploy_agent import HOME
 from kdeploy_agent.ground import files, systemctl
-from kdeploy_agent.keeping import unit_files, units
+from kdeploy_agent.keeping import unit_files
 
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME")
-_HOOKS = ("KDEPLOY_CRASH_", units.KEEPER)  # see journal.py
+_HOOKS = ("KDEPLOY_CRASH_", systemctl.WITHOUT)  # see journal.py
 
 
 def argv(*arguments: str, keep: Optional[Path] = None) -> List[str]:
@@ -70,7 +70,7 @@ def spawn(arguments: Sequence[str], log: Path, env: Dict[str, str], pass_fds: Se
 
 
 def _scope(arguments: Sequence[str]) -> List[str]:
-    if not units.by_systemd():
+    if not systemctl.keeps_units():
         return []
     command, _, service = arguments[:3]
     name = f"kdeploy-{service}-{command}-{os.getpid()}-{time.monotonic_ns()}.scope"

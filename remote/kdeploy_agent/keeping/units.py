@@ -1,6 +1,6 @@
 """Units: the long-running processes of a service, and what a transaction needs of whoever keeps them.
 
-Two do: systemd (systemd.py) where it runs and we are root, else a supervisor of ours (supervised.py). `of` chooses.
+Two do: systemd (systemd.py) where it runs and we are root, else a supervisor of ours (supervised.py): see keeper.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ MARK = "KDEPLOY_UNIT"
 NAMES = ("front", "server")  # in the order in which they are stopped
 
 RESTARTS, WINDOW_S = 3, 600.0  # a server that dies more often than this is broken, not unlucky
-KEEPER = "KDEPLOY_UNITS"  # `supervisor` in the agent's environment: do not use systemd
 
 
 @dataclass(frozen=True)
@@ -210,19 +209,6 @@ class Units(abc.ABC):
             if time.monotonic() > end:
                 raise AgentError("fault", f"port {port} is still held by {name_holders(held)}", "stop that process")
             time.sleep(0.1)
-
-
-def of(layout: Layout) -> Units:
-    """Whoever keeps the units of a service on this host: systemd where it runs and we are root, else our supervisor."""
-    from kdeploy_agent.keeping import bystander, supervised, systemd  # they build on this room
-
-    own = systemd.Systemd(layout) if by_systemd() else supervised.Supervised(layout)
-    return bystander.beside(layout, own)
-
-
-def by_systemd() -> bool:
-    """Whether systemd keeps units here."""
-    return os.environ.get(KEEPER) != "supervisor" and os.geteuid() == 0 and Path("/run/systemd/system").is_dir()
 
 
 def name_holders(held: List[processes.Holder]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator
 from kdeploy_agent.ground import bounded, processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
-from kdeploy_agent.keeping import units
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.looking import precheck
 from kdeploy_agent.looking.finding import Finding, doubt, well, wrong
 from kdeploy_agent.trees import serving
@@ -70,7 +70,7 @@ def _user() -> str:
 
 def _serves(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
     """Who answers where clients of this release will come in; ours, and what was adopted, are told by the ports."""
-    keeper = units.of(layout)
+    keeper = keeper_of(layout)
     wanted = serving.ports(release)
     port = wanted.get("public", wanted["private"])
     held = [

@@ -17,6 +17,7 @@ from kdeploy_agent.ground.journal import Journal
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted, units
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.keeping.units import MARK, Spec, Units
 from kdeploy_agent.trees import runtimes, serving
 
@@ -47,7 +48,7 @@ def verify(call: Call) -> Dict[str, Any]:
     held = locking.holder(layout.lock)
     if held is not None:
         raise locking.locked(held)
-    look = Look(layout, units.of(layout))
+    look = Look(layout, keeper_of(layout))
     drifts = []
     for drift in look.all():
         drifts.append(drift._asdict())

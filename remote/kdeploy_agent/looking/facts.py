@@ -14,11 +14,12 @@ from typing import Any, Dict, List, Optional, Set
 from kdeploy_agent.asking import client
 from kdeploy_agent.change import unlocking
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import files, locking, manifests, secrets
+from kdeploy_agent.ground import files, locking, manifests, secrets, systemctl
 from kdeploy_agent.ground.journal import Journal, Transaction
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
-from kdeploy_agent.keeping import adopted, units
+from kdeploy_agent.keeping import adopted
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.trees import serving, store
 
 _ANSWERS_WITHIN_S = 2.0
@@ -39,7 +40,7 @@ def facts(call: Call) -> Dict[str, Any]:
         "now": round(time.time(), 3),
         "git": _git_version(),
         "systemd": Path("/run/systemd/system").is_dir(),
-        "keeper": "systemd" if units.by_systemd() else "supervisor",
+        "keeper": "systemd" if systemctl.keeps_units() else "supervisor",
         "root": str(layout.root),
         "disk": {"bytes": space.f_bavail * space.f_frsize, "inodes": space.f_favail},
         "runtimes": sorted(marker.parent.name for marker in layout.runtimes.glob("*/.complete")),
@@ -106,7 +107,7 @@ def present(layout: Layout, document: Dict[str, Any]) -> bool:
 
 
 def _service(layout: Layout, request: Dict[str, Any]) -> Dict[str, Any]:
-    keeper, journal = units.of(layout), Journal(layout.journal)
+    keeper, journal = keeper_of(layout), Journal(layout.journal)
     rehash, declared = request.get("rehash"), request.get("manifest")
     held = locking.holder(layout.lock)
     last, stop = journal.last(), journal.stop()

@@ -18,8 +18,8 @@ from kdeploy_agent.ground import gpus, processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted
+from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.keeping.units import NAMES
-from kdeploy_agent.keeping.units import of as units_of
 from kdeploy_agent.looking import engine, machine, models, system
 from kdeploy_agent.looking.finding import Finding, doubt, refusal, well, wrong
 from kdeploy_agent.trees import serving, store
@@ -41,7 +41,7 @@ def answer(call: Call, found: Iterator[Finding]) -> Dict[str, Any]:
     """What the request gets: all `findings`, or an error when it is strict and one of them is not ok."""
     findings = _told(call, found)
     if call.request.get("strict") and not all(finding["ok"] for finding in findings):
-        raise refusal(findings, units_of(call.layout).status("server").alive)
+        raise refusal(findings, keeper_of(call.layout).status("server").alive)
     return {"findings": findings}
 
 
@@ -126,7 +126,7 @@ def _gpus(call: Call, release: Dict[str, Any], mine: List[gpus.Gpu]) -> Iterator
     yield from machine.health(mine)
     yield from machine.whole(mine, all_of_it=bool(declared) or machine.together(release) > 1)
     yield from machine.fabric(mine, bool(declared.get("nvlink")))
-    units = units_of(call.layout)
+    units = keeper_of(call.layout)
     ours = {pid for name in NAMES for pid in units.members(name)}
     yield from machine.strangers(mine, running, ours, whole_machine=bool(declared))
     yield from system.kernel_log()
@@ -135,14 +135,14 @@ def _gpus(call: Call, release: Dict[str, Any], mine: List[gpus.Gpu]) -> Iterator
 def _units(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
     """Whether the server's unit can be had: another service's may have its name, or somebody has masked it."""
     try:
-        units_of(layout).check(serving.server(layout, release))
+        keeper_of(layout).check(serving.server(layout, release))
     except AgentError as fault:
         yield wrong("units", fault.message, fault.hint)
 
 
 def ports(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
     """Who holds each port of the release: nobody, or our own units, which will give theirs up."""
-    switch = Switch(layout, units_of(layout), print)
+    switch = Switch(layout, keeper_of(layout), print)
     for what, port in serving.ports(release).items():
         try:
             switch.check_port(what, port)
