@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +13,7 @@ from kdeploy.progress import Note
 from kdeploy.session import Ask, Event, OnEvent, Session
 from kdeploy.transport import Transport
 
-__all__ = ["Ask", "Event", "Host", "OnEvent", "telling"]
+__all__ = ["Ask", "Event", "Host", "OnEvent", "operator", "telling"]
 
 
 def _ignore(event: Event) -> None:
@@ -116,6 +118,11 @@ class Host:
         if self._session is None:
             self._session = Session(self.transport, self._root, self.service)
         return self._session
+
+
+def operator() -> str:
+    """Who asks, as hosts write it down: user@machine."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def telling(host: str, note: Note) -> OnEvent:

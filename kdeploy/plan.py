@@ -10,7 +10,7 @@ from kdeploy.errors import RemoteError
 from kdeploy.release import Release, flags
 from kdeploy.secrecy import Digests, Secrets
 
-Kind = Literal["prove", "push", "runtime", "precheck", "switch", "gate", "open", "confirm"]
+Kind = Literal["prove", "push", "runtime", "precheck", "switch", "gate", "open", "confirm", "survive"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ class Facts:
     """Of server and front, where that was asked: `ok`, `detail`."""
     stopped: Mapping[str, Any] | None
     """By whom and when the service was stopped on purpose; None when that does not stand."""
+    lost: str
+    """Why what serves would not come back after a reboot; empty when it would, or when the host never could."""
 
     @property
     def starting(self) -> str | None:
@@ -120,6 +122,7 @@ class Facts:
                 silent=_silent(service.get("answers") or {}),
                 answers=service.get("answers") or {},
                 stopped=service.get("stopped"),
+                lost=service.get("lost") or "",
             )
         except (KeyError, TypeError, AttributeError) as fault:
             raise RemoteError(f"the agent's facts lack {fault}") from fault
@@ -167,6 +170,9 @@ def make(facts: Facts, release: Release, secrets: Secrets | None = None, proofs:
     `proofs` says where they run, `here` or `on the host`; None for none.
     """
     wrong = _not_right(facts, release, secrets or Secrets())
+    if wrong is None and facts.lost:
+        again = Step("survive", "have the service come back after a reboot; what serves is not touched")
+        return Plan(release.id, (again,), f"{release.id} is live, but would be gone after a reboot: {facts.lost}")
     if wrong is None:
         return Plan(release.id, (), f"{release.id} is live, known-good, and every file is what was declared")
     tree, live = release.tree[:12], facts.current

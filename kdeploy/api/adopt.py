@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from kdeploy import ledger, profile
 from kdeploy.api import hosts
 from kdeploy.api.reach import hosts_of
 from kdeploy.errors import UsageError
+from kdeploy.host import operator
 from kdeploy.profile import Profile
 from kdeploy.progress import Note
 from kdeploy.verdict import prompts as asking
@@ -47,7 +46,7 @@ def adopt(
     if pid is not None and len(read.hosts) > 1:
         raise UsageError("--pid names a process of one host, and the profile has several", hint="use --port or --unit")
     request = {
-        "by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "by": operator(),
         "profile": read.name,
         "ports": [read.file.serve.port, read.file.serve.private_port],
         "brief": _questions(read),

@@ -123,7 +123,7 @@ def apply(path: Path, note: Note) -> Applied:
 def _look_ahead(read: Profile, host: Host, made: Release, values: Secrets, demands: Mapping[str, Any]) -> None:
     """What a host would refuse is said before proofs take their time, if there is anything to do there."""
     known = deploy.facts(host, made.tree, manifest=made.manifest)
-    if not plan.make(known, made, values).steps:
+    if "switch" not in plan.make(known, made, values).kinds:
         return
     try:
         deploy.look_ahead(host, known, made, demands)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from kdeploy import deploy, ledger, profile, release
 from kdeploy.api import hosts
 from kdeploy.api.reach import hosts_of
 from kdeploy.errors import UsageError
-from kdeploy.host import Event, Host
+from kdeploy.host import Event, Host, operator
 from kdeploy.plan import Facts
 from kdeploy.profile import Profile
 from kdeploy.progress import Note
@@ -126,7 +124,7 @@ def stop(path: Path | None, project: Path | None, note: Note) -> tuple[Stopped, 
     stopped = []
     for host in hosts_of(read):
         note(f"{host.name}: stopping {host.service}")
-        told = host.call("stop", {"by": f"{getpass.getuser()}@{socket.gethostname()}"}, timeout_s=300)
+        told = host.call("stop", {"by": operator()}, timeout_s=300)
         ledger.add("stop", read.path, host.service, host.name, "", "stopped")
         stopped.append(Stopped(host.name, host.service, bool(told["ran"])))
     return tuple(stopped)

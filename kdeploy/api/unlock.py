@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 from kdeploy import ledger, profile
 from kdeploy.api import hosts
 from kdeploy.api.reach import hosts_of
-from kdeploy.host import telling
+from kdeploy.host import operator, telling
 from kdeploy.progress import Note
 
 _HEALS_WITHIN_S = 7200.0
@@ -36,7 +34,7 @@ def unlock(path: Path | None, project: Path | None, note: Note, *, yes: bool = F
     What serves is never ended. Raises LockedError, naming who holds the lock, without `yes`.
     """
     read = profile.load(path or hosts.last_profile(project))
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = operator()
     found = []
     for host in hosts_of(read):
         told = host.call("unlock", {"by": by, "yes": yes}, on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)

@@ -45,6 +45,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "logs": _late("change.operate", "logs"),
     "evidence": _late("looking.facts", "evidence"),
     "stop": _late("change.operate", "stop"),
+    "survive": _late("change.operate", "survive"),
     "verify": _late("looking.drift", "verify"),
     "adopt": _late("adoption.adopt", "adopt"),
     "unlock": _late("change.unlocking", "unlock"),

@@ -57,7 +57,8 @@ def test_two_services_whose_units_have_one_name(
 
 @pytest.mark.parametrize("digits", [16, 64])
 def test_an_agent_file_that_is_not_whole_is_told(tmp_path: Path, digits: int) -> None:
-    agent = tmp_path / f"agent-{hashlib.sha256(b'zip').hexdigest()[:digits]}.pyz"
+    (tmp_path / "100% $HOME é").mkdir()
+    agent = tmp_path / "100% $HOME é" / f"agent-{hashlib.sha256(b'zip').hexdigest()[:digits]}.pyz"
     unit = tmp_path / "kdeploy-qwen.service"
     unit.write_text(unit_files.boot(Layout(tmp_path, "qwen"), ["/usr/bin/python3", str(agent), "boot"], {}))
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from kdeploy_agent.keeping.units import Spec
 )
 def test_a_command_line(argv: list[str], line: str) -> None:
     assert unit_files.command(argv) == line
+    assert [unit_files.said(one) for one in re.findall(r'"((?:[^"\\]|\\.)*)"', line)] == argv
 
 
 def unit(service: str = "s", grace_s: float = 2.5, **changes: str) -> tuple[Layout, Spec]:

@@ -320,6 +320,44 @@ def test_the_boot_unit_follows_the_agent_that_confirmed(station: Station) -> Non
     station.serves(release, 20)
 
 
+def test_what_would_not_come_back_is_told_and_mended(station: Station) -> None:
+    release = station.apply("one")
+    pid = station.facts()["units"]["server"]["pid"]
+    old = station.layout.root / "agent" / station.there.rpartition("/")[2]
+    unit = station.host.root / "etc/systemd/system" / BOOT
+
+    def disable() -> None:
+        station.systemctl("disable", BOOT)
+
+    def mask() -> None:
+        unit.unlink()
+        unit.symlink_to("/dev/null")
+
+    def empty() -> None:  # the agent that the unit names; ours is another from now on
+        station.there = station.push(b"a newer agent")
+        old.write_bytes(b"")
+
+    for spoil, said in ((disable, "not enabled"), (mask, "masked"), (unit.unlink, "gone"), (empty, "another content")):
+        assert station.facts(rehash=release["tree"])["lost"] == ""
+        spoil()
+        assert said in station.facts(rehash=release["tree"])["lost"]
+        assert station.agent("survive", {"by": "tester@here"}).ok == {"note": ""}
+    assert station.facts(rehash=release["tree"])["lost"] == ""
+    assert station.facts()["units"]["server"]["pid"] == pid
+    station.host.reboot()
+    station.serves(release, 20)
+
+
+def test_an_agent_that_was_emptied_is_no_boot_that_went_well(station: Station) -> None:
+    station.apply("one")
+    (station.layout.root / "agent" / station.there.rpartition("/")[2]).write_bytes(b"")
+    station.host.reboot()
+    end = time.monotonic() + 20
+    while station.systemctl("is-failed", BOOT) != "failed":
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
 def test_names_that_are_taken_are_left_alone(station: Station) -> None:
     release = station.apply("one")
     assert station.receive("two").ok

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
 from kdeploy_agent.asking import probe
-from kdeploy_agent.change import runner
+from kdeploy_agent.change import runner, way_back
 from kdeploy_agent.change.switch import POLL_S, Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, secrets
@@ -82,6 +82,12 @@ def stop(call: Call) -> Dict[str, Any]:
         Switch(call.layout, keeper, lambda text: call.emit("note", text=text)).shut()
         journal.append(verb="stop", by=by, phase="done")
     return {"stopped": True, "ran": ran}
+
+
+def survive(call: Call) -> Dict[str, Any]:
+    """Verb: see to it that what serves comes back after a reboot, without touching it; `note` says why it will not."""
+    with locking.take(call.layout.lock, call.text("by"), "survive"):
+        return {"note": way_back.survive(keeper_of(call.layout))}
 
 
 def logs(call: Call) -> Dict[str, Any]:

@@ -218,6 +218,10 @@ class Beside(Units):
         """See Units."""
         return self._own.survive()
 
+    def lost(self) -> str:
+        """See Units."""
+        return self._own.lost()
+
     def tidy(self, *names: str) -> None:
         """See Units."""
         self._own.tidy(*names)

@@ -152,9 +152,15 @@ class Systemd(Units):
             files.write(path, wanted.encode("utf-8"))
             path.chmod(0o644)
             systemctl.reload()
-        if not self._enabled(path):  # systemd reads all of its units again for that
+        if not unit_drift.starts_at_boot(path):  # systemd reads all of its units again for that
             systemctl.enable(self._names.boot)
         return ""
+
+    def lost(self) -> str:
+        """See Units; by what is on the disk, since systemd takes its time to answer."""
+        if Spec.read(self.path("server", "json")) is None:  # an adopted server, which its own keeper brings back
+            return ""
+        return unit_drift.lost(systemctl.PERSISTENT / self._names.boot, unit_files.owned(self._layout))
 
     def tidy(self, *names: str) -> None:
         """See Units: none of their files is left in /run."""
@@ -239,12 +245,6 @@ class Systemd(Units):
     def _environment(self) -> Dict[str, str]:
         kept = ("PYTHONPATH", "PYTHONUTF8", "LANG", "PATH")
         return {key: value for key, value in detach.environment().items() if key in kept}
-
-    @staticmethod
-    def _enabled(path: Path) -> bool:
-        """Whether a unit file is started at boot, as `systemctl enable` does it."""
-        link = path.parent / "multi-user.target.wants" / path.name
-        return link.is_symlink() and (path.parent / os.readlink(str(link))).resolve() == path  # noqa: PTH115
 
     def _all(self, name: str) -> List[str]:
         """Every unit that may belong to `name`, in the order in which they are stopped."""

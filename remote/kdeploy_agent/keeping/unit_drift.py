@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Sequence
 
 from kdeploy_agent.asking import probe
 from kdeploy_agent.ground import systemctl
+from kdeploy_agent.keeping import unit_files
 
 _AGENT = re.compile(r"agent-[0-9a-f]+\.pyz")  # whichever agent wrote it
-_RUN = re.compile(r'"([^"]*/agent-([0-9a-f]{16,64})\.pyz)"')
+_RUN = re.compile(r'"((?:[^"\\]|\\.)*/agent-([0-9a-f]{16,64})\.pyz)"')
 _FIX = "kdeploy apply the profile after `kdeploy stop`: the unit is written anew"
+_MENDED = "kdeploy apply the profile: what serves is not touched for that"
 
 
 def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
@@ -50,7 +53,29 @@ def enabled(unit: str) -> Iterator[Dict[str, str]]:
     if found.startswith("masked"):
         yield _told(unit, "enabled", found, f"systemctl unmask {unit}; then kdeploy apply the profile")
     elif found != "enabled":
-        yield _told(unit, "enabled", found or "unknown", f"systemctl enable {unit}")
+        yield _told(unit, "enabled", found or "unknown", _MENDED)
+
+
+def lost(unit: Path, owned: str) -> str:
+    """Why the unit that brings the service back would not do so; empty when it would.
+
+    By what is on the disk: systemd takes its time to answer, and every apply asks this.
+    """
+    try:
+        text = unit.read_text("utf-8", "replace")
+    except OSError:
+        text = ""
+    if unit_files.owner(text) != owned:
+        return f"{unit} is masked, gone or another's"
+    if not starts_at_boot(unit):
+        return f"{unit.name} is not enabled"
+    return "; ".join(f"{one['what']} has {one['found']}" for one in agent(unit))
+
+
+def starts_at_boot(unit: Path) -> bool:
+    """Whether a unit file is started at boot, as `systemctl enable` does it."""
+    link = unit.parent / "multi-user.target.wants" / unit.name
+    return link.is_symlink() and (unit.parent / os.readlink(str(link))).resolve() == unit  # noqa: PTH115
 
 
 def agent(unit: Path) -> Iterator[Dict[str, str]]:
@@ -59,13 +84,14 @@ def agent(unit: Path) -> Iterator[Dict[str, str]]:
         text = unit.read_text("utf-8", "replace")
     except OSError:
         return  # which `compare` tells
-    for path, wanted in sorted(set(_RUN.findall(text))):
+    for quoted, wanted in sorted(set(_RUN.findall(text))):
+        path = unit_files.said(quoted)
         try:
             found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         except OSError:
             found = ""
         if not found.startswith(wanted):
-            yield _told(path, "the agent that was pushed", "another content" if found else "nothing", _FIX)
+            yield _told(path, "the agent that was pushed", "another content" if found else "nothing", _MENDED)
 
 
 def _told(what: str, expected: str, found: str, fix: str) -> Dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Sequence
@@ -10,6 +11,10 @@ from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping.units import RESTARTS, WINDOW_S, Spec
 
 NOT_STARTED = 78  # exit status of `exec`: what it was to start is not what was declared; no restart makes that better
+_COMPARE = (
+    'n=${0##*/agent-}; case $(sha256sum < "$0") in "${n%.pyz}"*) ;; '
+    '*) echo "kdeploy: $0 is not the agent that was pushed; apply the profile again" >&2; exit 1;; esac'
+)
 _KEEP = f'[ "$EXIT_STATUS" = {NOT_STARTED} ] || echo "$SERVICE_RESULT $EXIT_CODE $EXIT_STATUS" > "$0"'
 OWNER = "X-Kdeploy"  # a section that systemd passes over
 
@@ -138,6 +143,7 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
             "[Service]",
             # Not oneshot: the machine would be `starting` for as long as a large model loads.
             "Type=exec",
+            *_compared(run),
             f"ExecStart={command(run)}",
             *_environment(env),
             "Restart=on-abnormal",  # killed: it goes on where it was; failed: it has tried often enough
@@ -146,6 +152,11 @@ def boot(layout: Layout, run: Sequence[str], env: Dict[str, str]) -> str:
         ["[Install]", "WantedBy=multi-user.target"],
         _owner(layout),
     )
+
+
+def _compared(run: Sequence[str]) -> List[str]:
+    """What compares the agent's file with the sha256 in its name: Python says nothing of one that is empty."""
+    return [f"ExecStartPre={command(['/bin/sh', '-c', _COMPARE, run[1]])}"] if run[1].endswith(".pyz") else []
 
 
 def ended(layout: Layout, name: str) -> Path:
@@ -175,6 +186,13 @@ def word(text: str) -> str:
     return (
         '"' + "".join(one if one.isprintable() else "".join(f"\\x{b:02x}" for b in one.encode()) for one in told) + '"'
     )
+
+
+def said(text: str) -> str:
+    """What an argument of `command` stands for: its text between the quotes, read as systemd reads it."""
+    bare = text.replace("%%", "%").replace("$$", "$").encode()
+    bare = re.sub(rb"\\(x[0-9a-f]{2}|.)", lambda m: bytes.fromhex(m[1][1:].decode()) if m[1][1:] else m[1], bare)
+    return bare.decode("utf-8", "replace")
 
 
 def _unit(layout: Layout, spec: Spec, *more: str) -> List[str]:

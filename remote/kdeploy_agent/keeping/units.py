@@ -121,6 +121,10 @@ class Units(abc.ABC):
     def survive(self) -> str:
         """See to it that the service comes back after a reboot; gives what there is to tell about that, or nothing."""
 
+    def lost(self) -> str:
+        """Why what runs would not come back after a reboot, where this keeper can see to that; empty when it would."""
+        return ""
+
     def drift(self) -> List[Dict[str, str]]:
         """What of this keeper's own files is not as it wrote them: `what, expected, found, fix` each (drift.py)."""
         return []

@@ -127,6 +127,7 @@ def _service(layout: Layout, request: Dict[str, Any]) -> Dict[str, Any]:
         "units": {name: dataclasses.asdict(status) for name, status in seen.items()},
         "rehash": _rehash(layout, rehash, declared) if rehash and _here(layout, rehash) else None,
         "answers": _answers(layout, seen["server"].release) if asked and seen["server"].alive else None,
+        "lost": keeper.lost() if rehash and seen["server"].alive else "",
     }
 
 
