@@ -79,8 +79,11 @@ class Box(World):
 
 
 def _inner_pid(pid: int) -> str:
-    """The pid that a process has in its host."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    """The pid that a process has in its host; nothing when it is gone meanwhile."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
     return next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1]
 
 
