@@ -103,7 +103,14 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, *, l
         if told:  # it serves all the same: as where a release is confirmed, that is said and not refused
             note(f"{host.name}: {told}")
         seconds = round(time.monotonic() - started, 1)
-        return Outcome(host.name, goal.release.id, not told, seconds, told or "live and known-good", clients)
+        return Outcome(
+            host.name,
+            goal.release.id,
+            not told,
+            seconds,
+            told or "what serves comes back after a reboot again",
+            clients,
+        )
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)

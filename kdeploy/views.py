@@ -94,16 +94,15 @@ def show_examined(examined: Sequence[Examined]) -> None:
 def show_applied(applied: Applied) -> None:
     """What is live now, host by host."""
     for outcome in applied.outcomes:
-        if not outcome.changed:
-            render.lines([f"{outcome.host}: nothing to do: {outcome.reason}"])
+        if outcome.verdict is None:  # nothing was started
+            render.lines([f"{outcome.host}: {'' if outcome.changed else 'nothing to do: '}{outcome.reason}"])
             continue
-        checks = len(outcome.verdict.checks) if outcome.verdict else 0
         render.lines(
             [
                 f"{outcome.host}: {outcome.release} is live and known-good after {outcome.seconds:.1f} s",
                 f"  version   {applied.release.version}",
                 f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
-                f"  gate      {checks} checks passed",
+                f"  gate      {len(outcome.verdict.checks)} checks passed",
                 f"  clients   {outcome.clients}",
             ]
         )
