@@ -30,7 +30,7 @@ def test_what_was_confirmed_comes_back_without_a_journal(rig: Rig) -> None:
 
 
 def test_the_unit_does_not_depend_on_the_journal(rig: Rig) -> None:
-    text = unit_files.boot(rig.layout, ["python3"], {})
+    text = unit_files.boot(rig.layout, ["python3", "agent.pyz"], {})
     conditions = [line for line in text.splitlines() if line.startswith("ConditionPathExists=")]
     wanted = (rig.layout.journal, rig.layout.known_good)
     assert conditions == [f"ConditionPathExists=|{path}" for path in wanted]  # | means that one of them is enough

@@ -33,7 +33,7 @@ def engine() -> dict[str, bytes]:
     return {
         "sglang/__init__.py": b"from sglang._version import __version__\n",
         "sglang/srt/__init__.py": b"",
-        "sglang/srt/server_args.py": (STANDIN / "server_args.py").read_bytes(),
+        "sglang/srt/server_args.py": (REPOSITORY / "tests/agent/standin/sglang/srt/server_args.py").read_bytes(),
         "sglang/launch_server.py": (STANDIN / "launch_server.py").read_bytes(),
         "sglang/prompts.json": (REPOSITORY / "models/pocket/prompts.json").read_bytes(),
     }

@@ -8,7 +8,7 @@ class ServerArgs:
 
     @staticmethod
     def add_cli_args(parser):
-        for flag in ("--model-path", "--host", "--speculative-draft-model-path"):
+        for flag in ("--model-path", "--host", "--served-model-name", "--speculative-draft-model-path"):
             parser.add_argument(flag)
         parser.add_argument("--port", type=int, default=30000)
         parser.add_argument("--max-total-tokens", type=int)
