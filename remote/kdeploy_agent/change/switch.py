@@ -11,7 +11,7 @@ from kdeploy_agent.ground import files, processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import adopted
 from kdeploy_agent.keeping.units import NAMES, Status, Units, name_holders
-from kdeploy_agent.trees import serving
+from kdeploy_agent.trees import caches, serving
 
 Note = Callable[[str], None]
 
@@ -106,7 +106,16 @@ class Switch:
         `start_s` is how long the start may take at least. Raises Failed when it is not what it was.
         """
         plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
-        self.start(release, max(float(plan.get("start_s", 0.0)), start_s))
+        within_s = max(float(plan.get("start_s", 0.0)), start_s)
+        try:
+            self.start(release, within_s)
+        except Failed as fault:  # what started before and ends now may have compiled on a full disk, or lost power
+            alive = self.server_alive() or adopted.is_adopted(release)
+            if alive or not caches.drop_bytecode(self._layout, release["tree"]):
+                raise
+            self._note(f"{fault}\n{release['id']} is started once more, without its bytecode: that may be damaged")
+            self._units.stop("server")
+            self.start(release, within_s)
         self.ask_again(release)
         self.open(release)
         self.allow_restarts(release)

@@ -19,6 +19,7 @@ from kdeploy_agent.ground import files, secrets
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import adopted, draining
 from kdeploy_agent.keeping.units import MARK, Spec
+from kdeploy_agent.trees import caches
 
 LOOPBACK = "127.0.0.1"
 
@@ -144,7 +145,7 @@ def _socket(layout: Layout, release: Dict[str, Any]) -> Spec:
 
 def environment(layout: Layout, release: Dict[str, Any], unit: str) -> Dict[str, str]:
     """All of a unit's environment: nothing of the caller's, the release's tree first on the path, caches by tree."""
-    tree, cache = layout.tree(release["tree"]), layout.cache(release["tree"])
+    tree = layout.tree(release["tree"])
     user = pwd.getpwuid(os.getuid())
     given = {str(key): str(value) for key, value in release["launch"].get("env", {}).items()}
     paths = [str(python_of(layout, release).parent), "/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
@@ -167,27 +168,10 @@ def environment(layout: Layout, release: Dict[str, Any], unit: str) -> Dict[str,
         "KDEPLOY_SERVICE": layout.service,
         "KDEPLOY_RELEASE": release["id"],
     }
-    env.update({variable: str(cache / folder) for variable, folder in _CACHES.items()})
+    env.update(caches.variables(layout, release["tree"]))
     if unit == "front":  # the router is not of the tree: with the tree on its path it imports the whole engine, 4 s
         del env["PYTHONPATH"]
     return env
-
-
-# A cache filled by other code gave garbage, and a rollback goes to OLDER files than the cache has seen; so every cache
-# that is known to matter belongs to one tree.
-_CACHES = {
-    "PYTHONPYCACHEPREFIX": "pycache",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TORCH_EXTENSIONS_DIR": "torch-extensions",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "SGLANG_DG_CACHE_DIR": "deep-gemm",
-    "DG_JIT_CACHE_DIR": "deep-gemm-jit",
-    "TVM_FFI_CACHE_DIR": "tvm-ffi",
-    "SGLANG_CACHE_DIR": "sglang",
-    "CUDA_CACHE_PATH": "cuda",
-    "XDG_CACHE_HOME": "xdg",
-}
 
 
 def scratch(layout: Layout, unit: str) -> Path:
@@ -218,6 +202,7 @@ def make_room(layout: Layout, release: Dict[str, Any]) -> None:
     """Make the folders a release's units need. The working folder holds nothing that could shadow a module."""
     if not adopted.is_adopted(release):
         layout.cache(release["tree"]).mkdir(parents=True, exist_ok=True)
+        caches.sweep(layout, release["tree"])
     layout.empty.mkdir(parents=True, exist_ok=True)
     for stray in layout.empty.iterdir():
         print(f"kdeploy: {stray} does not belong here, removed", file=sys.stderr)
