@@ -227,3 +227,49 @@ def test_a_sound_store_stays_whatever_is_sent(rig: Any) -> None:
     assert rig.agent("receive", request, tree.bundle[:-20]).error["kind"] == "integrity"
     assert rig.facts()["commits"] == [rig.trees["one"].commit]
     assert not rig.layout.store.with_name("store.git.damaged").exists()
+
+
+def test_what_the_live_tree_has_as_well_is_linked(rig: Any) -> None:
+    rig.apply("one")
+    live = placed(rig, "one")
+    assert rig.receive("two").ok["files"] == 11
+    new = placed(rig, "two")
+    shared = {
+        path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file() and path.stat().st_nlink > 1
+    }
+    every = {path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file()}
+    assert every - shared == {"manifest.sha256", "sglang/__init__.py", "sglang/patched.py"}
+    for tree, name in ((live, "one"), (new, "two")):
+        manifests.verify(tree, rig.trees[name].manifest)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in [tree, *tree.rglob("*")]} == {0o444, 0o555}
+
+
+def test_a_live_tree_that_was_edited_lends_nothing(rig: Any) -> None:
+    """An editor that writes in place writes into every tree that shares the file; each is placed anew."""
+    served = rig.apply("one")
+    live = placed(rig, "one")
+    for name in ("crlf.txt", "sglang/srt/server_args.py"):
+        (live / name).chmod(0o644)
+        (live / name).write_text("# edited\n")
+    assert rig.receive("two").ok["files"] == 11
+    assert (placed(rig, "two") / "crlf.txt").read_bytes() == b"windows\r\nlines\r\n"
+    order = rig.order(rig.release("two"))
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    assert rig.decide(order, accept=False).ok["state"] == "ROLLED_BACK"
+    manifests.verify(live, rig.trees["one"].manifest)
+    rig.serves(served)
+
+
+def test_an_edit_in_place_of_a_shared_file_is_mended_in_both(rig: Any) -> None:
+    served = rig.apply("one")
+    assert rig.receive("two").ok
+    shared = placed(rig, "one") / "crlf.txt"
+    assert shared.stat().st_ino == (placed(rig, "two") / "crlf.txt").stat().st_ino
+    shared.chmod(0o644)
+    shared.write_text("edited\n")
+    order = rig.order(rig.release("two"))
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    manifests.verify(placed(rig, "two"), rig.trees["two"].manifest)
+    assert rig.decide(order, accept=False).ok["state"] == "ROLLED_BACK"
+    manifests.verify(placed(rig, "one"), rig.trees["one"].manifest)
+    rig.serves(served)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, TypeVar
 
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, manifests
@@ -14,13 +12,12 @@ from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.locking import wait_for
 from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted
-from kdeploy_agent.trees import archive
+from kdeploy_agent.trees import placing
+from kdeploy_agent.trees.git import git, run
 
 _T = TypeVar("_T")
 
 _REFS = "refs/kdeploy/"
-_SPARE_BYTES = 256 * 1024 * 1024
-_SPARE_INODES = 1000
 # A tree's own .gitattributes must not change a byte on the way to disk; this file outranks it.
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 
@@ -37,7 +34,7 @@ def receive(call: Call) -> Dict[str, Any]:
     by_tar = call.request.get("form") == "tar"
     files.make_private(layout.home)
     with wait_for(layout.home / "store.lock"):
-        _need(layout.home, 0, 0, "what is sent")
+        placing.need(layout.home, 0, 0, "what is sent")
         bundle = layout.home / "incoming.bundle"
         try:
             with bundle.open("wb") as file:
@@ -54,9 +51,9 @@ def receive(call: Call) -> Dict[str, Any]:
                         _stored(call, commit, bundle, lambda: None)
                     return {"files": count, "bytes": size}
             if by_tar:
-                count, size = _place_archive(layout, tree, bundle, manifest)
+                count, size = placing.place_archive(layout, tree, bundle, manifest)
             else:
-                count, size = _stored(call, commit, bundle, lambda: _place(layout, tree, commit, manifest))
+                count, size = _stored(call, commit, bundle, lambda: placing.place(layout, tree, commit, manifest))
         finally:
             files.wipe(bundle)
     return {"files": count, "bytes": size}
@@ -87,7 +84,7 @@ def _stored(call: Call, commit: str, bundle: Path, then: Callable[[], _T]) -> _T
 def _whole(layout: Layout) -> bool:
     """Whether every object of what the store claims is there and is what its name says; takes its time."""
     try:
-        _git(layout, "fsck", "--full", "--no-dangling", "--no-progress")
+        git(layout, "fsck", "--full", "--no-dangling", "--no-progress")
     except AgentError:
         return False
     return True
@@ -112,7 +109,7 @@ def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None])
             raise AgentError("integrity", fault.message, hint) from fault
         note(f"{fault.message}; placing it anew")
         with wait_for(layout.home / "store.lock"):
-            _place(layout, tree, release["commit"], release["manifest"])
+            placing.place(layout, tree, release["commit"], release["manifest"])
 
 
 def pristine(layout: Layout, commit: str, manifest: str) -> Path:
@@ -124,7 +121,7 @@ def pristine(layout: Layout, commit: str, manifest: str) -> Path:
     if not shutil.which("git") or not (layout.store / "HEAD").is_file():
         raise AgentError("preflight", f"the tree of {commit} cannot be placed here: git or its store is not here")
     try:
-        tree = layout.tree(_git(layout, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}").strip())
+        tree = layout.tree(git(layout, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}").strip())
     except AgentError as fault:
         raise AgentError("preflight", f"the commit {commit} is not on this host", "apply again: it is sent") from fault
     if tree.is_dir():
@@ -133,7 +130,7 @@ def pristine(layout: Layout, commit: str, manifest: str) -> Path:
             return tree
         except AgentError:
             pass
-    _place(layout, tree, commit, manifest)
+    placing.place(layout, tree, commit, manifest)
     return tree
 
 
@@ -142,14 +139,14 @@ def commits(layout: Layout) -> List[str]:
     if not layout.store.is_dir() or not shutil.which("git"):
         return []
     try:
-        return _git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
+        return git(layout, "for-each-ref", "--format=%(objectname)", _REFS).split()
     except AgentError:  # so damaged that git does not know it: what comes next is sent whole
         return []
 
 
 def forget(layout: Layout, commit: str) -> None:
     """Let go of a commit that is in the store: git may drop its objects some day."""
-    _git(layout, "update-ref", "-d", _REFS + commit)
+    git(layout, "update-ref", "-d", _REFS + commit)
 
 
 def _open_store(layout: Layout) -> None:
@@ -158,9 +155,9 @@ def _open_store(layout: Layout) -> None:
     if not (layout.store / "HEAD").is_file():
         init = ["git", "init", "--quiet", "--bare", "--template=", str(layout.store)]
         try:
-            _run([*init, "--object-format=sha1"])  # a machine's default may be another
+            run([*init, "--object-format=sha1"])  # a machine's default may be another
         except AgentError:  # git older than 2.28 knows no other
-            _run(init)
+            run(init)
     files.write(layout.store / "info" / "attributes", _ATTRIBUTES.encode())
 
 
@@ -169,91 +166,6 @@ def _keep(layout: Layout, commit: str, bundle: Path) -> None:
     if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
         raise AgentError("usage", f"{commit!r} is not a commit id")
     if bundle.stat().st_size:
-        _git(layout, "bundle", "unbundle", str(bundle))
-    _git(layout, "cat-file", "-e", f"{commit}^{{commit}}")
-    _git(layout, "update-ref", _REFS + commit, commit)
-
-
-def _place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int, int]:
-    listing = _git(layout, "ls-tree", "-r", "-l", "-z", commit).split("\0")[:-1]
-    sizes = [int(size) for size in (entry.split("\t", 1)[0].split()[3] for entry in listing) if size != "-"]
-    _need(layout.home, sum(sizes), len(sizes) * 2, f"tree {tree.name}")
-    partial = tree.with_name(tree.name + ".partial")
-    index = tree.with_name(tree.name + ".index")
-    files.wipe(partial)
-    files.wipe(index)
-    partial.mkdir(parents=True)
-    place = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(partial)}
-    _git(layout, "read-tree", commit, **place)
-    _git(layout, "checkout-index", "--all", "--quiet", **place)
-    files.wipe(index)
-    return _install(layout, tree, partial, manifest)
-
-
-def _place_archive(layout: Layout, tree: Path, packed: Path, manifest: str) -> Tuple[int, int]:
-    partial = tree.with_name(tree.name + ".partial")
-    files.wipe(partial)
-    partial.mkdir(parents=True)
-
-    def need(size: int, count: int) -> None:
-        _need(layout.home, size, count, f"tree {tree.name}")
-
-    try:
-        with packed.open("rb") as file:
-            archive.unpack(file, partial, need)
-        return _install(layout, tree, partial, manifest)
-    except BaseException:
-        files.wipe(partial)  # without a store nothing can be taken up where it stopped
-        raise
-
-
-def _install(layout: Layout, tree: Path, partial: Path, manifest: str) -> Tuple[int, int]:
-    """Put a tree that was written beside its place there, when every file of it is right."""
-    count, size = manifests.verify(partial, manifest)
-    files.protect(partial)
-    files.sync_filesystem(partial)
-    drifted = tree.with_name(tree.name + ".drifted")
-    files.wipe(drifted)
-    if tree.exists():
-        tree.replace(drifted)
-    files.wipe(layout.cache(tree.name))  # what was compiled from an edited file could serve on
-    partial.replace(tree)
-    files.sync_folder(tree.parent)
-    files.wipe(drifted)
-    return count, size
-
-
-def _need(folder: Path, size: int, inodes: int, what: str) -> None:
-    space = files.free_space(folder)
-    free = space.f_bavail * space.f_frsize
-    if free < size + _SPARE_BYTES:
-        raise AgentError(
-            "preflight",
-            f"{what} needs {(size + _SPARE_BYTES) >> 20} MB on the disk of {folder}, {free >> 20} MB are free",
-            "make room, or set another root",
-        )
-    if space.f_files and space.f_favail < inodes + _SPARE_INODES:  # some filesystems count no inodes and say 0
-        raise AgentError("preflight", f"{what} needs {inodes} inodes on {folder}, {space.f_favail} are free")
-
-
-def _git(layout: Layout, *arguments: str, **environ: str) -> str:
-    # The store may belong to another user than root (sudo): git would refuse without safe.directory.
-    return _run(["git", "-c", "safe.directory=*", "--git-dir", str(layout.store), *arguments], **environ)
-
-
-def _run(argv: List[str], **environ: str) -> str:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    clean.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null", LC_ALL="C", **environ)
-    done = subprocess.run(argv, env=clean, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()[-600:]
-        verb = next((word for word in argv[1:] if word in _EXPLAINED), "")
-        raise AgentError("integrity", f"git {verb} failed: {said}", _EXPLAINED.get(verb, ""))
-    return done.stdout.decode("utf-8", "surrogateescape")
-
-
-_EXPLAINED = {
-    "init": "",
-    "unbundle": "the bundle is damaged or cut short, or builds on commits that are not here: send it again, whole",
-    "cat-file": "the commit was neither in the bundle nor here before: send a whole bundle",
-}
+        git(layout, "bundle", "unbundle", str(bundle))
+    git(layout, "cat-file", "-e", f"{commit}^{{commit}}")
+    git(layout, "update-ref", _REFS + commit, commit)
