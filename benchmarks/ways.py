@@ -77,6 +77,10 @@ class Peer(abc.ABC):
         """Of the last run: seconds of starting and of serving, and CPU seconds of the server."""
         return 0.0, 0.0, 0.0
 
+    def placed(self, work: str) -> float | None:
+        """When the tree of the last run was on the host and compared, seconds since the epoch; None: at its end."""
+        return None
+
     def live(self) -> Path:
         """The tree that is current, as seen from here."""
         return self.field.root / (self.field.root / "current").readlink()

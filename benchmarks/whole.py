@@ -105,6 +105,10 @@ class Kdeploy(Peer):
         assert ("nothing to do" in told) == (work == "unchanged"), told
         self.spans.setdefault(work, []).append(self._spans(began, time.time()))
 
+    def placed(self, work: str) -> float | None:
+        """See Peer.placed: a tree gets its name when it is whole, and that is its folder's last change."""
+        return self.live().stat().st_ctime if work in ("first", "one-line") else None
+
     def serving(self) -> tuple[float, float, float]:
         """See Peer.serving."""
         at = {(line["state"], line["phase"]): line["at"] for line in self.home.journal()[self._seen :]}
