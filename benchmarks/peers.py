@@ -21,9 +21,9 @@ script that serves would wait for the same. Everything else is in `wall`: the co
 hashing, the import in precheck, the verdict's trip, confirming. `tree` is what the others do as well: from the
 command's start until the tree is on the host, every file compared. What comes after it they have no counterpart of:
 the look at the host with the import, the transaction's own process, the way back looked at, every file compared once
-more, the verdict. Below each table are kdeploy's parts, by the host's journal: what is in brackets is not in `wall`. The server is a stand-in that
-starts in a second; CPU seconds of its units are left out of those on the host. After each run the bench compares the
-live tree itself.
+more, the verdict. Below each table are kdeploy's parts, by the host's journal: what is in brackets is not in `wall`.
+The server is a stand-in that starts in a second; CPU seconds of its units are left out of those on the host. After
+each run the bench compares the live tree itself.
 """
 
 from __future__ import annotations

@@ -80,6 +80,16 @@ def write_once(path: Path, data: bytes) -> bool:
     return True
 
 
+def sync(path: Path) -> None:
+    """Make a file that somebody else wrote, and its name, survive a power failure."""
+    handle = os.open(str(path), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    sync_folder(path.parent)
+
+
 def sync_folder(path: Path) -> None:
     """Make names created, renamed or removed in the folder survive a power failure."""
     handle = os.open(str(path), os.O_RDONLY | os.O_DIRECTORY)

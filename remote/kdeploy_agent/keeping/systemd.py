@@ -143,12 +143,15 @@ class Systemd(Units):
 
     def survive(self) -> str:
         """See Units: one enabled unit serves again what `current` says, by the agent that confirmed it."""
-        wanted = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+        run = self._agent("boot")
+        wanted = unit_files.boot(self._layout, run, self._environment())
         path = systemctl.PERSISTENT / self._names.boot
         stranger = self._stranger(path) or self._stranger(systemctl.RUNTIME / self._names.boot)
         if stranger:
             return f"{stranger}; so the service does not come back by itself after a reboot"
         if _read(path) != wanted:
+            if run[1].endswith(".pyz"):  # a shell put the agent there: it must outlive power as its unit does
+                files.sync(Path(run[1]))
             files.write(path, wanted.encode("utf-8"))
             path.chmod(0o644)
             systemctl.reload()
