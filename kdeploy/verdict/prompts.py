@@ -1,75 +1,32 @@
-"""What a candidate is asked: prompts with what is known about their answers, and the bounded plan of probes."""
+"""What a candidate is asked: the plan of probes, bounded in number, made of prompts (questions.py)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
-
-from kdeploy import document
-from kdeploy.document import Model
-from kdeploy.errors import ProfileError
 from kdeploy.verdict import signatures
+from kdeploy.verdict.questions import Message, Prompt, PromptsFile, default_prompts, load_prompts
 
+__all__ = [
+    "PROTOCOL", "Bounds", "Lossless", "Message", "Prompt", "PromptsFile", "default_prompts", "load_prompts", "probes",
+    "reasking", "takes_schemas",
+]  # fmt: skip
 
-class Message(Model):
-    """One turn of a chat."""
+PROTOCOL = 2
+"""Of the plan and of the transcript that comes of it."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+Lossless = Literal["logprobs", "reask", "none"]
+"""How an answer is compared with a prefill of itself: one with logprobs, or one a position for a single token."""
 
-
-class Prompt(Model):
-    """One question and what is known about its answer.
-
-    A greedy model gives `answer`, to the letter, or a text in which the regular expression `expect` is found; with
-    neither only the look of the text can be judged.
-    """
-
-    name: Annotated[str, Field(min_length=1)]
-    kind: Annotated[str, Field(min_length=1, description="prose, code, arithmetic, json, ...")]
-    text: Annotated[str, Field(min_length=1)] | None = Field(default=None, description="for /generate, as it is")
-    messages: list[Message] = Field(default=[], description="for /v1/chat/completions")
-    max_tokens: Annotated[int, Field(ge=1, le=4096)]
-    answer: str | None = None
-    expect: str | None = None
-    json_schema: dict[str, Any] | None = Field(default=None, description="also asked with this schema as a constraint")
-    quick: bool = Field(default=True, description="whether the quick gate asks it")
-
-    @model_validator(mode="after")
-    def _can_be_asked(self) -> Prompt:
-        if self.text is None and not self.messages:
-            raise ValueError(f"prompt '{self.name}' needs 'text' or 'messages'")
-        if self.answer is not None and self.expect is not None:
-            raise ValueError(f"prompt '{self.name}': give 'answer' or 'expect', not both")
-        if self.json_schema is not None and not self.messages:
-            raise ValueError(f"prompt '{self.name}': a 'json-schema' needs 'messages'")
-        try:
-            re.compile(self.expect or "")
-        except re.error as fault:
-            raise ValueError(f"prompt '{self.name}': 'expect' is not a regular expression: {fault}") from fault
-        return self
-
-
-class PromptsFile(Model):
-    """A prompts file."""
-
-    prompts: Annotated[list[Prompt], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _all_different(self) -> PromptsFile:
-        # Equal prompts in a batch have equal answers, which hides a mix-up of its rows.
-        for what in ("name", "text"):
-            values = [value for prompt in self.prompts if (value := getattr(prompt, what)) is not None]
-            twice = {value for value in values if values.count(value) > 1}
-            if twice:
-                raise ValueError(f"two prompts have the {what} {min(twice)!r}")
-        return self
+ABORTED = 1024  # tokens that are asked for where the client hangs up: seconds of work that must not be done
+PACED = 48  # tokens a request whose speed is measured
+AT_ONCE = (1, 8)  # requests whose speed is measured together
+ROUNDS = 2  # of each; the better one counts, a machine has other things to do as well
+BATCH = 16  # prefixes that are asked in one request
+EACH, EACH_FULL = 48, 4096  # positions of one answer that are asked again, quick and full
 
 
 @dataclass(frozen=True)
@@ -83,6 +40,10 @@ class Bounds:
     json: bool = True  # whether answers constrained by a JSON schema are asked for
     request_s: float = 30.0  # no single answer may take longer
     chat_options: Mapping[str, Any] = field(default_factory=dict)  # more keys for chat requests
+    lossless: Lossless = "logprobs"  # see `reasking`
+    why: str = ""  # lossless is as it is
+    pace: bool = True  # whether speed is measured
+    soak_every_s: float = 5.0  # between two questions after the opening
 
 
 def takes_schemas(args: Mapping[str, Any]) -> bool:
@@ -90,56 +51,105 @@ def takes_schemas(args: Mapping[str, Any]) -> bool:
 
     With DFLASH it refuses (SGLang 0.5.11, srt/managers/scheduler.py: "does not support grammar-constrained decoding").
     """
-    algorithm = args.get("speculative-algorithm") or args.get("speculative_algorithm")
-    return str(algorithm).upper() not in ("DFLASH", "DDTREE")
+    return _algorithm(args) not in ("DFLASH", "DDTREE")
 
 
-def load_prompts(path: Path) -> tuple[Prompt, ...]:
-    """Read a prompts file (JSON, which is YAML); raises ProfileError with the place of the fault."""
-    return tuple(document.load(path, PromptsFile, ProfileError)[0].prompts)
+def reasking(args: Mapping[str, Any]) -> tuple[Lossless, str]:
+    """How a server launched with `args` can be asked for its answers again, and why so: Bounds.lossless and .why.
 
-
-def default_prompts() -> tuple[Prompt, ...]:
-    """The prompts for a model whose exact answers are not known."""
-    return load_prompts(Path(__file__).with_name("default_prompts.json"))
+    With DFLASH it refuses logprobs (SGLang 0.5.11, srt/managers/scheduler.py: "does not support return_logprob yet"),
+    and a server that has refused something drains for ever when it is told to stop: it must not be tried.
+    """
+    algorithm = _algorithm(args)
+    if algorithm in ("DFLASH", "DDTREE"):
+        return "reask", f"{algorithm} refuses logprobs"
+    return "logprobs", "one prefill an answer gives every margin"
 
 
 def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, Any]:
     """Build the plan of probes that the agent runs: JSON, every list bounded, nothing to decide on the host.
 
-    Keys: `protocol`, `model` (its name at /v1), `request-s`, `chat-options`, `alone`, `chat`, `together` (groups),
-    `json`, `repeat`, `brief` (for the agent's own check after it went back to known-good), `log` (signatures).
+    protocol, request-s, chat-options; model: its name at /v1
+    alone, chat, long  asked one after the other; chat at /v1/chat/completions, all else at /generate
+    stream             some of alone and chat once more, streamed
+    bounds             names in alone that are asked with a stop string, and for fewer tokens, of their own answers
+    lossless           answers that are asked again from their own prefixes
+    together           groups: in one request as a batch, or in flight at once
+    json               chats under a schema
+    abort              asked and hung up on
+    pace               asked at once, for its speed
+    repeat             asked once more at the very end
+    brief              asked after abort and pace, and by the agent itself after it went back to known-good
+    soak               asked again and again after the opening, through the public port
+    log                signatures that the server's log must not have
     """
     chosen = [prompt for prompt in prompts if prompt.quick or not bounds.quick]
-    texts = [prompt for prompt in chosen if prompt.text is not None]
+    texts = [prompt for prompt in chosen if prompt.text is not None and not prompt.long]
+    long = [prompt for prompt in chosen if prompt.long]
     chats = _at_least(bounds.chats, [prompt for prompt in chosen if prompt.messages], prompts)
     typed = [prompt for prompt in prompts if prompt.json_schema is not None][:2] if bounds.json else []
     again = [*map(_as_text, _spread(texts, bounds.repeats)), *map(_as_chat, chats[:1])] if bounds.repeats else []
     together = _batches(texts, bounds.together)
     if len(chats) > 1 and bounds.chats > 1:
         together.append({"name": "chats", "how": "threads", "asks": list(map(_as_chat, chats[: bounds.chats]))})
+    brief = [{**_as_text(prompt), "answer": prompt.answer} for prompt in _briefest(texts)]
+    some = 2 if bounds.quick else 6
     return {
-        "protocol": 1,
+        "protocol": PROTOCOL,
         "model": model,
         "request-s": bounds.request_s,
         "chat-options": dict(bounds.chat_options),
         "alone": list(map(_as_text, texts)),
         "chat": list(map(_as_chat, chats)),
+        "stream": [*map(_as_text, _wordiest(texts, some)), *map(_as_chat, chats[: some // 2])],
+        "bounds": [prompt.name for prompt in _wordiest(texts, some)],
+        "long": list(map(_as_text, long)),
+        "lossless": _lossless([*texts, *long], bounds),
         "together": together,
         "json": [{**_as_chat(prompt), "schema": prompt.json_schema} for prompt in typed],
+        "abort": _on_and_on("abort", texts[0], ABORTED) if texts else None,
+        "pace": _pace(texts, prompts) if texts and bounds.pace else None,
         "repeat": again,
-        "brief": [{**_as_text(prompt), "answer": prompt.answer} for prompt in _briefest(texts)],
+        "brief": brief,
+        "soak": {"asks": brief, "every-s": bounds.soak_every_s},
         "log": list(signatures.FATAL),
     }
 
 
+def _algorithm(args: Mapping[str, Any]) -> str:
+    return str(args.get("speculative-algorithm") or args.get("speculative_algorithm") or "").upper()
+
+
 def _as_text(prompt: Prompt) -> dict[str, Any]:
-    return {"name": prompt.name, "kind": prompt.kind, "text": prompt.text, "max_tokens": prompt.max_tokens}
+    ask = {"name": prompt.name, "kind": prompt.kind, "text": prompt.text, "max_tokens": prompt.max_tokens}
+    return {**ask, "ignore_eos": True} if prompt.ignore_eos else ask
 
 
 def _as_chat(prompt: Prompt) -> dict[str, Any]:
     messages = [message.model_dump() for message in prompt.messages]
     return {"name": prompt.name, "kind": prompt.kind, "messages": messages, "max_tokens": prompt.max_tokens}
+
+
+def _on_and_on(name: str, prompt: Prompt, tokens: int) -> dict[str, Any]:
+    """A question whose answer has exactly so many tokens."""
+    return {"name": name, "kind": name, "text": prompt.text, "max_tokens": tokens, "ignore_eos": True}
+
+
+def _lossless(asked: list[Prompt], bounds: Bounds) -> dict[str, Any]:
+    how, why = (bounds.lossless, bounds.why) if asked else ("none", "nothing is asked by its text")
+    names = [prompt.name for prompt in asked] if how != "none" else []
+    return {"how": how, "why": why, "of": names, "each": EACH if bounds.quick else EACH_FULL, "batch": BATCH}
+
+
+def _pace(texts: list[Prompt], prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Different texts, so that none is answered from another's cache."""
+    most = max(AT_ONCE)
+    others = [p for p in prompts if p.text is not None and not p.long and p not in texts]
+    found = [str(prompt.text) for prompt in [*texts, *others]][:most]
+    found += [f"{number}. {found[0]}" for number in range(1, most + 1 - len(found))]
+    return {
+        "ask": _on_and_on("pace", texts[0], PACED), "at_once": list(AT_ONCE), "rounds": ROUNDS, "texts": found,
+    }  # fmt: skip
 
 
 def _at_least(count: int, chosen: list[Prompt], prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -174,3 +184,8 @@ def _spread(texts: list[Prompt], count: int) -> list[Prompt]:
 def _briefest(texts: list[Prompt]) -> list[Prompt]:
     known = [prompt for prompt in texts if prompt.answer is not None]
     return sorted(known or texts, key=lambda prompt: prompt.max_tokens)[len(known or texts) // 3 :][:2]
+
+
+def _wordiest(texts: list[Prompt], count: int) -> list[Prompt]:
+    """Those with the longest answers: there is a middle to stop at, and a stream of many pieces."""
+    return sorted(texts, key=lambda prompt: -prompt.max_tokens)[:count]

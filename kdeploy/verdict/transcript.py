@@ -1,214 +1,95 @@
 """The transcript as the agent gives it, read strictly: what is missing or of another type is an error with its name.
 
-    protocol      1
+    protocol      2
     started       seconds since the epoch;  seconds: how long the probes took
+    first         healthy_s, answered_s: seconds after the launch; null where it was up already
     server_info, models, health (a list)    replies: status, seconds, body, error
-    alone, chat, json, repeat               answers
+    alone, chat, long, json, after, repeat  answers
+    stream        answers with pieces, first_s (to the first piece with text), done
+    bounds        answers with how: "stop" or "length"
+    lossless      how, why, flushed, answers: name, prompt, n, at, said, again, margins, error
     together      groups: name, how (batch: one POST; threads: requests in flight at once), flushed, answers
+    abort         pieces, idle_s, error; or null
+    pace          rounds: at_once, round, seconds, tokens, first_s, each_s, error
     processes     one a process of the server: pid, name, tree (first folder of its PYTHONPATH, links resolved; or null)
     port          number, owner (pid or null), ours (the owner is one of our processes)
     log           bytes, lines, matches (line, text) of the plan's signatures, tail (the last lines)
     restarts      how often the supervisor had to start the server again
 
-The first half is made by the agent's `probe.run`, `log` by `probe.scan_log`; the agent adds the rest.
+The last four are null when the server was asked from another machine. What its types mean stands in seen.py.
 SGLang names its processes with setproctitle, which overwrites /proc/PID/environ of all but the first: a server whose
 PYTHONPATH is to be read there must be started with SPT_NOENV=1 in its environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from kdeploy.verdict.part import Part, TranscriptError
+from kdeploy.verdict.prompts import PROTOCOL
+from kdeploy.verdict.seen import (
+    Aborted,
+    Again,
+    Answer,
+    Bounded,
+    First,
+    Group,
+    Log,
+    Port,
+    Process,
+    Reasked,
+    Reply,
+    Round,
+    Streamed,
+    Transcript,
+)
 
-from kdeploy.errors import RemoteError
+__all__ = ["Answer", "Group", "Reply", "Round", "Transcript", "TranscriptError", "read"]
 
-T = TypeVar("T")
-
-
-class TranscriptError(RemoteError):
-    """A transcript lacks something, or has it in another form."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back for one request; `error` is None only for a good one."""
-
-    status: int
-    seconds: float
-    body: Any
-    error: str | None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One answer of the model, or why there is none."""
-
-    name: str
-    kind: str
-    ask: Mapping[str, Any]
-    at: float  # seconds after the first probe
-    seconds: float
-    status: int
-    error: str | None
-    text: str
-    reasoning: str
-    ids: tuple[int, ...] | None  # chat answers have none
-    finish: str | None
-    n: int
-    meta: Mapping[str, Any]
-
-    @property
-    def whole(self) -> str:
-        """All text the model wrote, what it thought included."""
-        return f"{self.reasoning}\n{self.text}" if self.reasoning else self.text
+_NULL = type(None)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Answers to different questions that were asked at once."""
+def read(values: object, *, remote: bool = False) -> Transcript:
+    """Read a transcript; of a `remote` server what only its host can see may be null.
 
-    name: str
-    how: str
-    flushed: bool
-    answers: tuple[Answer, ...]
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process of the server."""
-
-    pid: int
-    name: str
-    tree: str | None
-
-
-@dataclass(frozen=True)
-class Port:
-    """Who listens where the probes were sent."""
-
-    number: int
-    owner: int | None
-    ours: bool
-
-
-@dataclass(frozen=True)
-class Log:
-    """What the server's log says."""
-
-    bytes: int
-    lines: int
-    matches: tuple[tuple[int, str], ...]  # line number, text
-    tail: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """Everything a candidate showed of itself."""
-
-    started: float
-    seconds: float
-    server_info: Reply
-    models: Reply
-    health: tuple[Reply, ...]
-    alone: tuple[Answer, ...]
-    chat: tuple[Answer, ...]
-    together: tuple[Group, ...]
-    json: tuple[Answer, ...]
-    repeat: tuple[Answer, ...]
-    processes: tuple[Process, ...]
-    port: Port
-    log: Log
-    restarts: int
-
-    @property
-    def answers(self) -> tuple[tuple[str, Answer], ...]:
-        """Every answer with the part of the transcript it stands in."""
-        sections = {"alone": self.alone, "chat": self.chat, "json": self.json, "repeat": self.repeat}
-        sections |= {group.name: group.answers for group in self.together}
-        return tuple((title, answer) for title, answers in sections.items() for answer in answers)
-
-
-def read(values: object) -> Transcript:
-    """Read a transcript; raises TranscriptError naming the first value that is missing or wrong."""
-    top = _Part(values, "transcript")
-    if top.integer("protocol") != 1:
-        raise TranscriptError(f"transcript.protocol is {top.values['protocol']}, this kdeploy reads 1")
+    Raises TranscriptError naming the first value that is missing or wrong.
+    """
+    top = Part(values, "transcript")
+    if top.integer("protocol") != PROTOCOL:
+        raise TranscriptError(f"transcript.protocol is {top.values['protocol']}, this kdeploy reads {PROTOCOL}")
+    unseen = {key for key in ("processes", "port", "log", "restarts") if remote and top.get(key, object) is None}
     return Transcript(
         started=top.number("started"),
         seconds=top.number("seconds"),
+        first=top.maybe("first", lambda p: First(p.number_or_none("healthy_s"), p.number("answered_s"))),
         server_info=_reply(top.part("server_info")),
         models=_reply(top.part("models")),
         health=top.each("health", _reply),
         alone=top.each("alone", _answer),
         chat=top.each("chat", _answer),
+        stream=top.each("stream", _streamed),
+        bounds=top.each("bounds", lambda p: Bounded(p.text("how"), _answer(p))),
+        long=top.each("long", _answer),
+        lossless=_reasked(top.part("lossless")),
         together=top.each("together", _group),
         json=top.each("json", _answer),
+        abort=top.maybe("abort", _aborted),
+        pace=top.each("pace", _round),
+        after=top.each("after", _answer),
         repeat=top.each("repeat", _answer),
-        processes=top.each("processes", lambda p: Process(p.integer("pid"), p.text("name"), p.optional("tree", str))),
-        port=_port(top.part("port")),
-        log=_log(top.part("log")),
-        restarts=top.integer("restarts"),
+        processes=None if "processes" in unseen else top.each("processes", _process),
+        port=None if "port" in unseen else _port(top.part("port")),
+        log=None if "log" in unseen else _log(top.part("log")),
+        restarts=None if "restarts" in unseen else top.integer("restarts"),
     )
 
 
-class _Part:
-    """A mapping inside the transcript that knows where it stands."""
-
-    def __init__(self, values: object, path: str) -> None:
-        if not isinstance(values, Mapping):
-            raise TranscriptError(f"{path} is {type(values).__name__}, not a mapping")
-        self.values, self.path = values, path
-
-    def get(self, key: str, *kinds: type) -> Any:
-        if key not in self.values:
-            raise TranscriptError(f"{self.path}.{key} is missing")
-        value = self.values[key]
-        # In Python True is an int, in a transcript it is not.
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise TranscriptError(f"{self.path}.{key} is {type(value).__name__}, not {wanted}")
-        return value
-
-    def text(self, key: str) -> str:
-        return str(self.get(key, str))
-
-    def integer(self, key: str) -> int:
-        return int(self.get(key, int))
-
-    def number(self, key: str) -> float:
-        return float(self.get(key, int, float))
-
-    def flag(self, key: str) -> bool:
-        return bool(self.get(key, bool))
-
-    def optional(self, key: str, kind: type[T]) -> T | None:
-        value: T | None = self.get(key, kind, type(None))
-        return value
-
-    def part(self, key: str) -> _Part:
-        return _Part(self.get(key, Mapping), f"{self.path}.{key}")
-
-    def each(self, key: str, build: Callable[[_Part], T]) -> tuple[T, ...]:
-        values = self.get(key, list)
-        return tuple(build(_Part(value, f"{self.path}.{key}[{index}]")) for index, value in enumerate(values))
-
-    def items(self, key: str, kind: type[T]) -> tuple[T, ...]:
-        values = self.get(key, list)
-        for index, value in enumerate(values):
-            if not isinstance(value, kind):
-                raise TranscriptError(f"{self.path}.{key}[{index}] is {type(value).__name__}, not {kind.__name__}")
-        return tuple(values)
-
-
-def _reply(part: _Part) -> Reply:
+def _reply(part: Part) -> Reply:
     if "body" not in part.values:
         raise TranscriptError(f"{part.path}.body is missing")
     error = part.optional("error", str)
     return Reply(part.integer("status"), part.number("seconds"), part.values["body"], error)
 
 
-def _answer(part: _Part) -> Answer:
+def _answer(part: Part) -> Answer:
     ids = None if part.optional("ids", list) is None else part.items("ids", int)
     return Answer(
         name=part.text("name"),
@@ -227,14 +108,51 @@ def _answer(part: _Part) -> Answer:
     )
 
 
-def _group(part: _Part) -> Group:
+def _streamed(part: Part) -> Streamed:
+    return Streamed(_answer(part), part.integer("pieces"), part.number_or_none("first_s"), part.flag("done"))
+
+
+def _group(part: Part) -> Group:
     return Group(part.text("name"), part.text("how"), part.flag("flushed"), part.each("answers", _answer))
 
 
-def _port(part: _Part) -> Port:
+def _reasked(part: Part) -> Reasked:
+    return Reasked(part.text("how"), part.text("why"), part.flag("flushed"), part.each("answers", _again))
+
+
+def _again(part: Part) -> Again:
+    at, said, again = part.items("at", int), part.items("said", int), part.items("again", int)
+    margins = part.items("margins", int, float, _NULL)
+    if not len(at) == len(said) == len(again) == len(margins):
+        raise TranscriptError(f"{part.path}: at, said, again and margins have not the same length")
+    error = part.optional("error", str)
+    return Again(part.text("name"), part.integer("prompt"), part.integer("n"), at, said, again, margins, error)
+
+
+def _aborted(part: Part) -> Aborted:
+    return Aborted(part.integer("pieces"), part.number_or_none("idle_s"), part.optional("error", str))
+
+
+def _round(part: Part) -> Round:
+    return Round(
+        at_once=part.integer("at_once"),
+        round=part.integer("round"),
+        seconds=part.number("seconds"),
+        tokens=part.integer("tokens"),
+        first_s=part.items("first_s", int, float),
+        each_s=part.items("each_s", int, float),
+        error=part.optional("error", str),
+    )
+
+
+def _process(part: Part) -> Process:
+    return Process(part.integer("pid"), part.text("name"), part.optional("tree", str))
+
+
+def _port(part: Part) -> Port:
     return Port(part.integer("number"), part.optional("owner", int), part.flag("ours"))
 
 
-def _log(part: _Part) -> Log:
+def _log(part: Part) -> Log:
     matches = part.each("matches", lambda match: (match.integer("line"), match.text("text")))
     return Log(part.integer("bytes"), part.integer("lines"), matches, part.items("tail", str))
