@@ -39,6 +39,7 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
     "doctor": _late("looking.doctor", "doctor"),
     "prove": _late("proofs.proving", "prove"),
     "begin": _late("change.operate", "begin"),
+    "probe": _late("change.probing", "probe_live"),
     "decide": _late("change.operate", "decide"),
     "recover": _late("change.operate", "recover"),
     "history": _late("looking.facts", "history"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking import logs
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, journal, locking, processes
 from kdeploy_agent.keeping import supervisor
@@ -215,7 +215,7 @@ def test_the_last_lines_of_a_log(tmp_path: Any, text: str, since: str, lines: li
 
 
 def scanned(rig: Any) -> list[str]:
-    found = probe.scan_log(rig.units.log("server"), ["Traceback"])
+    found = logs.scan_log(rig.units.log("server"), ["Traceback"])
     return [one["text"] for one in found["matches"]]
 
 
@@ -243,5 +243,5 @@ def test_a_rotation_hides_nothing(rig: Any) -> None:
 
 def test_one_endless_line_does_not_hold_up_the_scan() -> None:
     began = time.monotonic()
-    assert probe.mask("x" * 200_000 + " api_key='a'") == "x" * 200_000 + " api_key=(withheld)"
+    assert logs.mask("x" * 200_000 + " api_key='a'") == "x" * 200_000 + " api_key=(withheld)"
     assert time.monotonic() - began < 5

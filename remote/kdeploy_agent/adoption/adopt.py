@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from kdeploy_agent.adoption.found import Found, another_user
-from kdeploy_agent.asking.client import generate, read_answers, request
+from kdeploy_agent.asking.answers import generate, read_answers
+from kdeploy_agent.asking.client import request
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, processes, systemctl
 from kdeploy_agent.ground.journal import DONE, INTENT, Journal

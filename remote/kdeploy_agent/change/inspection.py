@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking import logs
 from kdeploy_agent.ground import processes
 from kdeploy_agent.keeping.units import MARK, Units
 from kdeploy_agent.trees import serving
@@ -25,7 +25,7 @@ def inspect(units: Units, release: Dict[str, Any], probes: Dict[str, Any]) -> Di
             "owner": owners[0] if owners else None,
             "ours": bool(owners) and all(pid in pids for pid in owners),
         },
-        "log": probe.scan_log(units.log("server"), probes.get("log", [])),
+        "log": logs.scan_log(units.log("server"), probes.get("log", [])),
         "restarts": status.restarts,
     }
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking.logs import mask
 from kdeploy_agent.change import runner, way_back
 from kdeploy_agent.change.switch import POLL_S, Switch
 from kdeploy_agent.errors import AgentError
@@ -96,7 +96,7 @@ def logs(call: Call) -> Dict[str, Any]:
     wanted = listening if call.request.get("follow") else None
 
     def emit(line: str) -> None:
-        call.emit("line", text=probe.mask(line))
+        call.emit("line", text=mask(line))
 
     if unit == "runner":
         last = Journal(call.layout.journal).last()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List
 
-from kdeploy_agent.asking import client, probe
+from kdeploy_agent.asking import client, ready, soaking
+from kdeploy_agent.asking.ready import First
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, processes
 from kdeploy_agent.ground.layout import Layout
@@ -61,8 +62,8 @@ class Switch:
             hint = "stop that process, or choose another port; kdeploy adopt PROFILE if it serves what this replaces"
             raise AgentError("preflight", message, hint)
 
-    def start(self, release: Dict[str, Any], seconds: float, refused: Callable[[], bool] = lambda: False) -> float:
-        """Start the server on its private port and wait for its first completion; gives the seconds that took.
+    def start(self, release: Dict[str, Any], seconds: float, refused: Callable[[], bool] = lambda: False) -> First:
+        """Start the server on its private port and wait for its first completion; gives when it was first heard.
 
         Raises Failed when it ends or takes too long, and as soon as it is `refused`.
         """
@@ -72,10 +73,10 @@ class Switch:
         if adopted.is_adopted(release):
             return self._wait_as_before(release, deadline, refused)
         try:
-            return probe.wait_ready(
+            return ready.wait_ready(
                 serving.server_url(release), lambda: self.server_alive() and not refused(), deadline, self._note
             )
-        except probe.NotReady as fault:
+        except ready.NotReady as fault:
             if refused():
                 raise Failed("the operator said no before it was ready") from fault
             raise Failed(f"the server did not become ready: {fault}{self._last_words('server')}") from fault
@@ -130,19 +131,19 @@ class Switch:
         if not asks and adopted.is_adopted(release):
             return {"adopted": True, "asked": 0}
         try:
-            probe.brief(serving.server_url(release), asks, time.monotonic() + _BRIEF_WITHIN_S)
-        except probe.NotReady as fault:
+            ready.brief(serving.server_url(release), asks, time.monotonic() + _BRIEF_WITHIN_S)
+        except ready.NotReady as fault:
             raise Failed(f"it started, but {fault}") from fault
         return {"adopted": adopted.is_adopted(release), "asked": len(asks)}
 
-    def _wait_as_before(self, release: Dict[str, Any], deadline: float, refused: Callable[[], bool]) -> float:
+    def _wait_as_before(self, release: Dict[str, Any], deadline: float, refused: Callable[[], bool]) -> First:
         """Wait until an adopted server says what it said when it was found to be ready."""
         began = time.monotonic()
         while True:
             held = any(self._units.owns(one.pid, release["launch"]["port"]) for one in self._holders(release))
             ails = adopted.ails(release) if held else "nobody of it listens yet"
             if not ails:
-                return time.monotonic() - began
+                return First(None, time.monotonic() - began)
             if refused():
                 raise Failed("the operator said no before it was ready")
             if not self.server_alive():
@@ -154,16 +155,25 @@ class Switch:
     def _holders(self, release: Dict[str, Any]) -> List[processes.Holder]:
         return processes.holders(release["launch"]["port"])
 
-    def soak(self, release: Dict[str, Any], seconds: float) -> None:
-        """Watch the open release for `seconds`; raises Failed when a process ends or answers stay away."""
+    def soak(self, release: Dict[str, Any], seconds: float, probes: Dict[str, Any]) -> None:
+        """Watch the open release for `seconds`, and ask it what its `probes` say, where clients ask.
+
+        Raises Failed when a process ends, an answer is wrong or hangs, or answers stay away.
+        """
         end, strikes = time.monotonic() + seconds, 0
+        asking = soaking.Soak(serving.public_url(release), {} if adopted.is_adopted(release) else probes)
         while True:
             self.must_live(release)
-            bad = self._ails(release)
+            try:
+                bad = self._ails(release) or asking.look()
+            except soaking.Wrong as fault:
+                raise Failed(f"{fault}{self._last_words('server')}") from fault
             strikes = strikes + 1 if bad else 0
             if strikes >= _STRIKES:
                 raise Failed(f"while it was watched: {bad}{self._last_words('server')}")
             if not bad and time.monotonic() >= end:
+                if asking.asked:
+                    self._note(f"asked {asking.asked} times while it was watched; every answer was as it must be")
                 return
             time.sleep(max(0.0, min(1.0, end - time.monotonic())) if not bad else 1.0)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent.asking import probe
+from kdeploy_agent.asking.ready import First
 from kdeploy_agent.change import inspection, way_back
 from kdeploy_agent.change.switch import POLL_S, Failed, Switch
 from kdeploy_agent.errors import AgentError
@@ -57,9 +58,9 @@ class Run:
             with self._step("DRAINED"):
                 self.switch.close()
             with self._step("CANDIDATE"):
-                self.switch.start(self.release, order.start_s, self._refused)
+                first = self.switch.start(self.release, order.start_s, self._refused)
             with self._step("PROBED") as done:
-                self._probe()
+                self._probe(first)
                 done["until"] = round(time.time() + order.decide_s, 3)
             verdict = self._decision()
             with self._step("GATED"):
@@ -68,7 +69,7 @@ class Run:
                 files.point(layout.current, layout.release(self.release["id"]))
                 self.switch.open(self.release)
             self.note(f"open; watching it for {order.soak_s:.0f} s")
-            self.switch.soak(self.release, order.soak_s)
+            self.switch.soak(self.release, order.soak_s, order.probes)
         except Exception as fault:
             self.back(way_back.reason(fault))
         else:
@@ -195,13 +196,14 @@ class Run:
         way_back.check(layout, self.units, release, self.note)
         way_back.survive(self.units)  # before anything is stopped: a host that loses its power now heals when it boots
 
-    def _probe(self) -> None:
+    def _probe(self, first: First) -> None:
         if adopted.is_adopted(self.release):
             told = self.switch.ask_again(self.release)
             files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(told))
             return
         deadline = time.monotonic() + self.order.probe_s
         transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
+        transcript["first"] = first.told()
         transcript.update(inspection.inspect(self.units, self.release, self.order.probes))
         transcript = secrets.mask_all(self.layout, transcript)
         files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(transcript))

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking import logs
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, processes
 from kdeploy_agent.keeping import detach
@@ -34,7 +34,7 @@ class Supervised(Units):
         end = time.monotonic() + _STARTS_WITHIN_S
         while not self._said(spec.name).get("child"):
             if time.monotonic() > end or (processes.identity(pid) is None and not self._said(spec.name)):
-                said = " | ".join(probe.mask(line) for line in tail(log, 5))
+                said = " | ".join(logs.mask(line) for line in tail(log, 5))
                 raise AgentError("fault", f"the supervisor of unit {spec.name} did not start: {said}")
             time.sleep(0.02)
 
@@ -79,7 +79,7 @@ class Supervised(Units):
         """See Units."""
         start, older = self.log_start(name)
         log = str(self.path(name, "log"))
-        return probe.lines([(older, start), (log, 0)] if older else [(log, start)])
+        return logs.lines([(older, start), (log, 0)] if older else [(log, start)])
 
     def log_start(self, name: str) -> Tuple[int, Optional[str]]:
         """The byte of the unit's log at which it began, and the older part which that byte is in, if it is in that."""

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Sequence
 
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking import logs
 from kdeploy_agent.ground import systemctl
 from kdeploy_agent.keeping import unit_files
 
@@ -31,8 +31,8 @@ def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
             yield _told(str(path), "the unit that kdeploy wrote", "nothing", _FIX)
             continue
         ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (text, found))
-        missing = [probe.mask(line) for line in ours if line not in theirs]
-        added = [probe.mask(line) for line in theirs if line not in ours]
+        missing = [logs.mask(line) for line in ours if line not in theirs]
+        added = [logs.mask(line) for line in theirs if line not in ours]
         if missing or added:
             yield _told(str(path), "; ".join(missing) or "nothing more", "; ".join(added) or "nothing of that", _FIX)
         more = shown.get("DropInPaths")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from kdeploy_agent.asking import probe
+from kdeploy_agent.asking import logs
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, processes, secrets
 from kdeploy_agent.ground.follow import follow_log
@@ -163,7 +163,7 @@ class Units(abc.ABC):
 
     def words(self, name: str, lines: int) -> List[str]:
         """The last lines as they may be kept and shown: without what is secret, or looks so."""
-        return [probe.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
+        return [logs.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
 
     def stop(self, *names: str) -> None:
         """Stop units, one after the other: ask, wait, kill; nothing is left: no process, no port, no GPU memory.

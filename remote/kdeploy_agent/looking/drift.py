@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
-from kdeploy_agent.asking import client, probe
+from kdeploy_agent.asking import client, logs
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, manifests, processes, secrets
 from kdeploy_agent.ground.journal import Journal
@@ -240,7 +240,7 @@ class Look:
         for name in sorted({*expected, *found}):
             if expected.get(name) == found.get(name) or (name in _SET_BY_OTHERS and name not in expected):
                 continue
-            hidden = probe.SECRET.search(name.lower()) is not None
+            hidden = logs.SECRET.search(name.lower()) is not None
             told = [_value(one.get(name), hidden) for one in (expected, found)]
             another = "another (withheld)" if told[0] == told[1] else told[1]
             yield Drift(f"{what} {name}", told[0], another, _RESTART)
@@ -291,5 +291,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "there" if value else "gone"
     text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    text = probe.mask(text)
+    text = logs.mask(text)
     return text if len(text) <= 300 else f"{text[:300]}…"
