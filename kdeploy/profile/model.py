@@ -4,53 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from kdeploy.document import Model
-
-NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
-
-Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[int | float, Field(gt=0, le=86_400)]
-Scalar = str | int | float | bool | None
+from kdeploy.profile.gate import Gate
+from kdeploy.profile.values import NAME, Argument, Flag, Port, Value, Variable
 
 RESERVED = ("agent", "runtimes")
 """Folders beside the services' own on a host: no service can be called so."""
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST_NAME = re.compile(rf"(?:{_LABEL}\.)*(?!\d+$){_LABEL}")  # a last part of digits alone would be half an address
-
-T = TypeVar("T")
-
-
-def _variable(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} cannot be the name of an environment variable: letters, digits and _")
-    return name
-
-
-def _flag(name: str) -> str:
-    right = name.lstrip("-").replace("_", "-")
-    if name != right:
-        raise ValueError(f"this is not how SGLang spells a flag: write '{right}'")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
-        raise ValueError(f"{name!r} cannot be the name of a flag")
-    return name
-
-
-def _without_nul(value: T) -> T:
-    texts = value if isinstance(value, list) else [value]
-    if any(isinstance(text, str) and "\0" in text for text in texts):
-        raise ValueError("a NUL character cannot be passed to a program")
-    return value
-
-
-Flag = Annotated[str, AfterValidator(_flag)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Argument = Annotated[Scalar | list[str | int | float], AfterValidator(_without_nul)]
-Value = Annotated[str, AfterValidator(_without_nul)]
 
 
 class Runtime(Model):
@@ -139,29 +105,6 @@ class Serve(Model):
         if "model-path" not in self.args:
             raise ValueError("'args.model-path' is required")
         return self
-
-
-class Gate(Model):
-    """What a candidate must pass, and how long each part may take."""
-
-    prompts: Value | None = Field(default=None, description="prompts file (JSON); the built-in set when not given")
-    full: bool = Field(default=False, description="ask every prompt, not only those marked quick")
-    company: Annotated[int, Field(ge=2, le=64)] = Field(
-        default=4, description="how many different prompts are put into one batch"
-    )
-    agreement: Annotated[int | float, Field(ge=0, le=1)] = Field(
-        default=1.0, description="least share of leading tokens that company and repetition must leave as they were"
-    )
-    min_accept_length: Annotated[int | float, Field(ge=1, allow_inf_nan=False)] | None = Field(
-        default=None, description="least mean accept length of speculative decoding, tokens a step"
-    )
-    request_s: Seconds = Field(default=60, description="no single answer may take longer, seconds")
-    start_s: Seconds = Field(default=900, description="from launch to the first answer, seconds")
-    probe_s: Seconds = Field(default=300, description="for all probes together, seconds")
-    decide_s: Seconds = Field(default=120, description="how long the host waits for the verdict before it goes back")
-    soak_s: Annotated[int | float, Field(ge=0, le=86_400)] = Field(
-        default=10, description="watched after opening, before known-good, seconds"
-    )
 
 
 class ProfileFile(Model):

@@ -12,7 +12,8 @@ from typing import Any
 from kdeploy import document
 from kdeploy.document import Document, Loc
 from kdeploy.errors import Location, ProfileError, UsageError
-from kdeploy.profile.model import HostEntry, HostsFile, ProfileFile, Runtime, Scalar
+from kdeploy.profile.model import HostEntry, HostsFile, ProfileFile, Runtime
+from kdeploy.profile.values import Scalar
 
 MAX_EXTENDS = 20
 """How many profiles may extend each other in a row."""

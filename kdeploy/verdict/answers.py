@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from kdeploy.verdict import garble, shape
 from kdeploy.verdict.expectation import Check, Expectation, absent, failed, not_applicable, passed, settle
+from kdeploy.verdict.lossless import refers
 from kdeploy.verdict.prompts import Prompt, probes
 from kdeploy.verdict.quoting import clip, parting
-from kdeploy.verdict.transcript import Answer, Transcript
+from kdeploy.verdict.seen import Answer, Transcript
 
 
 def asked(transcript: Transcript, expectation: Expectation) -> Check:
     """Every probe of the plan was asked as planned: a probe that was left out cannot fail."""
     plan = probes(expectation.prompts, expectation.bounds, "")
-    sections: dict[str, tuple[Answer, ...]] = {
-        "alone": transcript.alone, "chat": transcript.chat, "json": transcript.json, "repeat": transcript.repeat,
-        **{group.name: group.answers for group in transcript.together},
-    }  # fmt: skip
-    planned = {title: plan[title] for title in ("alone", "chat", "json", "repeat")}
+    sections = dict(transcript.sections)
+    planned = {title: plan[title] for title in ("alone", "chat", "stream", "long", "json", "repeat")}
     planned |= {group["name"]: group["asks"] for group in plan["together"]}
+    planned["after"] = plan["brief"]
+    # What an answer was to end at is taken from the answer alone, on the host: all else is as it was alone.
+    by_name = {ask["name"]: ask for ask in plan["alone"]}
+    planned["bounds"] = [by_name[name] for name in plan["bounds"] for _ in ("stop", "length")]
+    sections["bounds"] = tuple(_unbounded(answer, by_name) for answer in sections["bounds"])
     bad = [f"{title}: this group of answers was not planned" for title in sections if title not in planned]
     for title, asks in planned.items():
         answers = sections.get(title, ())
         if [dict(answer.ask) for answer in answers] != asks:
             bad.append(f"{title}: {len(answers)} answers, not those to the {len(asks)} planned probes")
     return settle("answers.asked", f"{sum(map(len, planned.values()))} probes as planned", bad)
+
+
+def _unbounded(answer: Answer, asks: Mapping[str, Mapping[str, Any]]) -> Answer:
+    ask = {key: value for key, value in answer.ask.items() if key != "stop"}
+    if "stop" not in answer.ask and answer.name in asks:
+        ask["max_tokens"] = asks[answer.name]["max_tokens"]
+    return replace(answer, ask=ask)
 
 
 def status(transcript: Transcript, expectation: Expectation) -> Check:
@@ -66,7 +79,7 @@ def expect(transcript: Transcript, expectation: Expectation) -> Check:
     """Answers known only in part contain what they must."""
     prompts = _by_name(expectation)
     bad, count = [], 0
-    for answer in (*transcript.alone, *transcript.chat):
+    for answer in (*transcript.alone, *transcript.chat, *transcript.long):
         pattern = prompts[answer.name].expect if answer.name in prompts else None
         if pattern is None:
             continue
@@ -87,15 +100,24 @@ def look(transcript: Transcript, expectation: Expectation) -> Check:
     for title, answer in transcript.answers:
         if answer.error is not None:  # answers.status says so
             continue
-        if answer.name in prompts and answer.text == prompts[answer.name].answer:
+        prompt = prompts.get(answer.name)
+        if prompt is not None and answer.text in (prompt.answer, prompt.reference):
             right += 1
             continue
         seen += 1
-        cut = answer.finish == "length"
-        findings = garble.find(answer.whole, answer.ids, cut=cut)
+        findings = _findings(answer)
         if findings:
             bad.append(f"{title}/{answer.name}: {', '.join(map(str, findings))}: {clip(answer.whole)}")
     return settle("answers.garble", f"{seen} answers look like text, {right} more are right to the letter", bad)
+
+
+def _findings(answer: Answer) -> list[garble.Finding]:
+    if not answer.ask.get("ignore_eos"):
+        return list(garble.find(answer.whole, answer.ids, cut=answer.finish == "length"))
+    # Made to go on past its end a sane model says its end-of-text token, and repeats itself sooner or later.
+    text = garble.SPECIAL.split(answer.whole)[0]
+    found = garble.find(text, answer.ids, cut=True) if text.strip() else ()
+    return [finding for finding in found if finding.kind not in garble.REPETITIVE]
 
 
 def enough(transcript: Transcript, expectation: Expectation) -> Check:
@@ -104,7 +126,9 @@ def enough(transcript: Transcript, expectation: Expectation) -> Check:
     good = {
         answer.name
         for answer in (*transcript.alone, *transcript.chat)
-        if answer.error is None and answer.name in prompts and _right(answer, prompts[answer.name])
+        if answer.error is None
+        and answer.name in prompts
+        and _right(answer, prompts[answer.name], expectation.agreement)
     }
     least = max(1, expectation.min_answers)
     if len(good) < least:
@@ -151,13 +175,15 @@ def _wrong(answers: tuple[Answer, ...], expectation: Expectation) -> tuple[int, 
     return known, bad
 
 
-def _right(answer: Answer, prompt: Prompt) -> bool:
+def _right(answer: Answer, prompt: Prompt, agreement: float) -> bool:
     if prompt.answer is not None:
         return answer.text == prompt.answer and answer.finish == "stop"
+    if prompt.reference is not None and not refers(answer, prompt, agreement):
+        return False
     if prompt.expect is not None and not re.search(prompt.expect, answer.whole):
         return False
-    enough_to_see = prompt.expect is not None or len(answer.whole) >= garble.READABLE
-    return enough_to_see and not garble.find(answer.whole, answer.ids, cut=answer.finish == "length")
+    known = prompt.expect is not None or prompt.reference is not None
+    return (known or len(answer.whole) >= garble.READABLE) and not _findings(answer)
 
 
 def _by_name(expectation: Expectation) -> dict[str, Prompt]:

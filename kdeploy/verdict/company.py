@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kdeploy.verdict.expectation import Check, Expectation, absent, failed, settle
+from kdeploy.verdict.prompts import probes
 from kdeploy.verdict.quoting import parting
-from kdeploy.verdict.transcript import Answer, Group, Transcript
+from kdeploy.verdict.seen import Answer, Transcript
 
 
 def together(transcript: Transcript, expectation: Expectation) -> Check:
@@ -23,7 +24,7 @@ def together(transcript: Transcript, expectation: Expectation) -> Check:
     pairs = 0
     for group in transcript.together:
         pairs += len(group.answers)
-        bad += _differences(group.name, group, transcript, expectation)
+        bad += differences(group.name, group.answers, transcript, expectation)
     return settle(name, f"{pairs} answers in {len(transcript.together)} groups of up to {size} as alone", bad)
 
 
@@ -31,9 +32,16 @@ def repeat(transcript: Transcript, expectation: Expectation) -> Check:
     """Asked once more after everything else, from the cache, the greedy answer is the same."""
     if not transcript.repeat:
         return absent("repeat", expectation.bounds.repeats > 0)
-    again = Group("repeat", "", True, transcript.repeat)
-    bad = _differences("repeat", again, transcript, expectation)
+    bad = differences("repeat", transcript.repeat, transcript, expectation)
     return settle("repeat", f"{len(transcript.repeat)} answers as the first time", bad)
+
+
+def after(transcript: Transcript, expectation: Expectation) -> Check:
+    """After a client hung up, and after many requests at once, the answers are the same: nothing was left behind."""
+    if not transcript.after:
+        return absent("after", bool(probes(expectation.prompts, expectation.bounds, "")["brief"]))
+    bad = differences("after", transcript.after, transcript, expectation)
+    return settle("after", f"{len(transcript.after)} answers as before the abort and the crowd", bad)
 
 
 def _apart(transcript: Transcript, size: int) -> list[str]:
@@ -58,35 +66,36 @@ def _apart(transcript: Transcript, size: int) -> list[str]:
     return bad
 
 
-def _differences(title: str, group: Group, transcript: Transcript, expectation: Expectation) -> list[str]:
-    """How the answers of a group differ from those to the same question asked alone."""
+def differences(title: str, answers: Iterable[Answer], transcript: Transcript, expectation: Expectation) -> list[str]:
+    """How answers differ from those to the same question asked alone."""
     first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
     bad = []
-    for answer in group.answers:
+    for answer in answers:
         alone = first.get(_question(answer))
         if alone is None:
             bad.append(f"{title}/{answer.name}: there is no answer alone to compare with")
         elif answer.error is not None or alone.error is not None:
             bad.append(f"{title}/{answer.name}: {answer.error or 'alone it was not answered'}")
-        elif (share := _agreement(alone, answer)) < expectation.agreement:
+        elif (share := agreement(alone, answer)) < expectation.agreement:
             bad.append(f"{title}/{answer.name}: {share:.0%} as alone; {parting(answer.whole, alone.whole)}")
         elif share == 1.0 and answer.finish != alone.finish:
             bad.append(f"{title}/{answer.name}: ended by {answer.finish!r}, alone by {alone.finish!r}")
     return bad
 
 
-def _agreement(one: Answer, other: Answer) -> float:
+def agreement(one: Answer, other: Answer) -> float:
     """The share of the longer answer up to which both are the same, in tokens where known, else characters.
 
     Text and ids can part (a detokenizer at fault), so equal ids with different texts agree only as far as the texts.
     """
-    shares = [_common(one.whole, other.whole)]
+    shares = [common(one.whole, other.whole)]
     if one.ids is not None and other.ids is not None:
-        shares.append(_common(one.ids, other.ids))
+        shares.append(common(one.ids, other.ids))
     return min(shares)
 
 
-def _common(one: Any, other: Any) -> float:
+def common(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """The share of the longer sequence up to which both are the same."""
     longest = max(len(one), len(other))
     same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return same / longest if longest else 1.0

@@ -1,12 +1,28 @@
-"""How does it behave? Health after the work, what its log says, restarts, whether speculation pays."""
+"""How does it behave? Its first answer, health after the work, what its log says, restarts."""
 
 from __future__ import annotations
 
 import re
 
-from kdeploy.verdict.expectation import Check, Expectation, failed, not_applicable, passed, settle
+from kdeploy.verdict.expectation import Check, Expectation, failed, not_applicable, passed, settle, unseen
+from kdeploy.verdict.seen import Transcript
 from kdeploy.verdict.signatures import FATAL
-from kdeploy.verdict.transcript import Transcript
+
+
+def first_answer(transcript: Transcript, expectation: Expectation) -> Check:
+    """Once /health was green it answered soon: clients are sent there from then on."""
+    name, first = "start.first-answer", transcript.first
+    if first is None:
+        if expectation.launched:
+            return failed(name, "nobody waited for its first answer")
+        return not_applicable(name, "it was up already")
+    if first.healthy_s is None:
+        return passed(name, f"it answered after {first.answered_s:.1f} s, before /health was green")
+    waited = first.answered_s - first.healthy_s
+    told = f"green after {first.healthy_s:.1f} s, its first answer {waited:.1f} s later"
+    if waited > expectation.first_answer_s:
+        return failed(name, f"{told}; at most {expectation.first_answer_s:.0f} s are allowed")
+    return passed(name, told)
 
 
 def health(transcript: Transcript, expectation: Expectation) -> Check:
@@ -21,6 +37,8 @@ def health(transcript: Transcript, expectation: Expectation) -> Check:
 def log(transcript: Transcript, expectation: Expectation) -> Check:
     """The server's log has none of the known signatures of a broken engine, except where excused."""
     name, seen = "log", transcript.log
+    if seen is None:
+        return unseen(name, expectation)
     if not seen.bytes:
         return failed(name, "the server's log is empty")
     # The agent looked through the whole log with the plan's list; the tail is looked at again here, with ours.
@@ -39,27 +57,8 @@ def log(transcript: Transcript, expectation: Expectation) -> Check:
 def restarts(transcript: Transcript, expectation: Expectation) -> Check:
     """The server did not have to be started again."""
     seen, most = transcript.restarts, expectation.max_restarts
+    if seen is None:
+        return unseen("restarts", expectation)
     if not 0 <= seen <= most:
         return failed("restarts", f"the server was started again {seen} times, at most {most} are allowed")
     return passed("restarts", f"{seen}")
-
-
-def acceptance(transcript: Transcript, expectation: Expectation) -> Check:
-    """Speculation pays: tokens a step, alone and in company, at or above the floor; a missing metric fails."""
-    name, floor = "acceptance", expectation.min_accept_length
-    if floor is None:
-        return not_applicable(name, "no floor was declared")
-    company = [answer for group in transcript.together if group.how == "batch" for answer in group.answers]
-    bad, seen = [], []
-    for title, answers in (("alone", list(transcript.alone)), ("in company", company)):
-        long = [answer for answer in answers if answer.n >= 8]
-        steps = [answer.meta.get("spec_verify_ct") for answer in long]
-        counted = [step for step in steps if isinstance(step, int) and step > 0]
-        if not long or len(counted) < len(long):
-            bad.append(f"{title}: {len(counted)} of {len(long)} answers of 8 tokens or more report spec_verify_ct")
-            continue
-        length = sum(answer.n for answer in long) / sum(counted)
-        seen.append(f"{title} {length:.2f}")
-        if length < floor:
-            bad.append(f"{title}: {length:.2f} tokens a step, the floor is {floor:.2f}")
-    return settle(name, f"tokens a step: {', '.join(seen)}", bad)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kdeploy.verdict.figures import Known
 from kdeploy.verdict.prompts import Bounds, Prompt
+from kdeploy.verdict.seen import Transcript
 
 
 class Outcome(Enum):
@@ -29,9 +31,29 @@ class Expectation:
     bounds: Bounds = field(default_factory=Bounds)
     min_answers: int = 6  # so many different prompts answered right at least, else nothing was shown
     agreement: float = 1.0  # least share of leading tokens that company and repetition leave as they were
-    min_accept_length: float | None = None  # tokens a step of speculative decoding; None: not judged
+    lossless: float = 0.0  # share of tokens that may be others than a prefill of the same text says
+    margin: float = 0.1  # nats: two tokens that are not further apart are near ties
+    min_accept_length: float | None = None  # tokens a step of speculative decoding; None: no floor
+    acceptance: float = 0.8  # least share of the accept length of `known`
+    speed: float = 0.5  # least share of the tokens/s of `known`
+    first_answer_s: float = 15.0  # from green health to the first answer
+    known: Known | None = None  # what known-good showed on this host; None: nothing to compare with
+    launched: bool = True  # whether it was started to be asked; else it was up already
+    remote_url: str | None = None  # where it was asked from another machine: its host could not be looked at
     max_restarts: int = 0
     allowed_log: tuple[str, ...] = ()  # regular expressions of log lines that are excused
+
+    @property
+    def algorithm(self) -> str | None:
+        """The speculative algorithm that was declared."""
+        declared = self.args.get("speculative-algorithm") or self.args.get("speculative_algorithm")
+        return str(declared) if declared else None
+
+    def comparable(self, transcript: Transcript) -> Known | None:
+        """The figures of known-good, when it serves the same model."""
+        info = transcript.server_info.body
+        model = info.get("model_path") if isinstance(info, Mapping) else None
+        return self.known if self.known is not None and self.known.model == model else None
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,11 @@ def failed(name: str, detail: str, *evidence: str) -> Check:
 def not_applicable(name: str, why: str) -> Check:
     """A check that has nothing to look at, and says why."""
     return Check(name, Outcome.NOT_APPLICABLE, why)
+
+
+def unseen(name: str, expectation: Expectation) -> Check:
+    """A check of what was not looked at, because the server was asked from another machine."""
+    return not_applicable(name, f"asked at {expectation.remote_url}: its host was not looked at")
 
 
 def absent(name: str, planned: bool) -> Check:

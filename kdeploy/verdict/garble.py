@@ -37,6 +37,9 @@ SWITCHES = 0.25  # ... changing from word to word so often
 TORN_WORDS, TORN_SHARE = 3, 0.04  # words that change script inside: so many, and such a share
 WORDLESS_CHARS, WORDLESS_SHARE = 40, 0.08  # a text this long with fewer letters and digits than this share
 
+REPETITIVE = frozenset({"loop", "repetition", "compressible"})
+"""Kinds of findings that a sane model earns too when it is made to go on past its end."""
+
 SPECIAL = re.compile(r"<\|[a-zA-Z_]{2,40}\|>|<(?:pad|unk|s|/s|bos|eos)>")
 
 

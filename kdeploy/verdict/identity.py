@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from kdeploy.verdict.expectation import Check, Expectation, failed, passed, settle
-from kdeploy.verdict.transcript import Transcript
+from kdeploy.verdict.expectation import Check, Expectation, failed, passed, settle, unseen
+from kdeploy.verdict.seen import Transcript
 
 # Second names of flags (SGLang 0.5.11, srt/server_args.py, add_argument with several names or a `dest`).
 ALIASES: Mapping[str, str] = {
@@ -69,6 +69,8 @@ def arguments(transcript: Transcript, expectation: Expectation) -> Check:
 def processes(transcript: Transcript, expectation: Expectation) -> Check:
     """Every process of the server imports from the declared tree first."""
     name = "identity.processes"
+    if transcript.processes is None:
+        return unseen(name, expectation)
     if not transcript.processes:
         return failed(name, "no process of the server was found")
     bad = [
@@ -82,6 +84,8 @@ def processes(transcript: Transcript, expectation: Expectation) -> Check:
 def port(transcript: Transcript, expectation: Expectation) -> Check:
     """Who answered the probes is the candidate and not, say, a server that would not stop."""
     name, seen = "identity.port", transcript.port
+    if seen is None or transcript.processes is None:
+        return unseen(name, expectation)
     pids = {process.pid for process in transcript.processes}
     if seen.owner is None:
         return failed(name, f"nobody was seen to own port {seen.number}")

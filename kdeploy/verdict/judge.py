@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kdeploy.verdict import answers, company, conduct, identity, transcript
+from kdeploy.verdict import acceptance, answers, company, conduct, flow, identity, lossless, speed, transcript
 from kdeploy.verdict.expectation import Check, Expectation, Outcome, Verdict, failed, passed
 from kdeploy.verdict.transcript import Transcript, TranscriptError
 
@@ -16,6 +16,7 @@ CHECKS: Mapping[str, Callable[[Transcript, Expectation], Check]] = {
     "identity.args": identity.arguments,
     "identity.processes": identity.processes,
     "identity.port": identity.port,
+    "start.first-answer": conduct.first_answer,
     "health": conduct.health,
     "answers.asked": answers.asked,
     "answers.status": answers.status,
@@ -23,14 +24,23 @@ CHECKS: Mapping[str, Callable[[Transcript, Expectation], Check]] = {
     "answers.expect": answers.expect,
     "answers.garble": answers.look,
     "answers.enough": answers.enough,
+    "stream": flow.stream,
+    "bounds": flow.bounds,
+    "long": lossless.long,
+    "reference": lossless.reference,
+    "lossless": lossless.lossless,
     "concurrency": company.together,
+    "abort": flow.abort,
+    "after": company.after,
     "repeat": company.repeat,
     "chat": answers.chat,
     "json": answers.typed,
-    "acceptance": conduct.acceptance,
+    "acceptance": acceptance.acceptance,
+    "speed": speed.speed,
     "log": conduct.log,
     "restarts": conduct.restarts,
 }
+"""Every check by its name, in the order in which a verdict shows them."""
 
 
 def judge(values: Mapping[str, Any], expectation: Expectation) -> Verdict:
@@ -40,7 +50,7 @@ def judge(values: Mapping[str, Any], expectation: Expectation) -> Verdict:
     that names it. Raises nothing.
     """
     try:
-        told = transcript.read(values)
+        told = transcript.read(values, remote=expectation.remote_url is not None)
     except TranscriptError as fault:
         return Verdict((failed("transcript", str(fault)),))
     return Verdict(tuple(check(told, expectation) for check in CHECKS.values()))
