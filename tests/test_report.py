@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kdeploy.errors import PreflightError
 from kdeploy.report import keep, plots
 from kdeploy.report.differing import compare
+from kdeploy.report.glance import glance
 from kdeploy.report.markup import element, join
 from kdeploy.report.page import About, Known, page
-from kdeploy.report.seen import see
 from kdeploy.secrecy import Secrets
 from kdeploy.verdict.expectation import Verdict, failed, not_applicable, passed
 
@@ -80,7 +80,7 @@ def speculating(length: float) -> dict[str, Any]:
     ids = told["alone"][0]["ids"]
     again = [*ids[:7], ids[7] + 1, *ids[8:]]
     one = {"name": "sea", "prompt": 4, "n": len(ids), "at": list(range(len(ids))), "said": ids, "again": again}
-    told["lossless"] = {"how": "logprobs", "why": "", "answers": [{**one, "margins": [0.0] * len(ids), "error": None}]}
+    told["lossless"] = {"how": "logprobs", "why": "", "answers": [{**one, "margins": [0.25] * len(ids), "error": None}]}
     return told
 
 
@@ -104,6 +104,7 @@ def test_a_page_tells_everything_and_loads_nothing() -> None:
     assert "8 at once, this: 1,600 tokens a second, all together" in seen.says("title")
     assert "parts from known-good at character 0" in seen.says("span")
     assert "!" * 150 in seen.says("mark")
+    assert "0.25 nats" in seen.says("td")
     assert "CUDA" not in seen.says("pre") and "Decode batch" in seen.says("pre")
 
 
@@ -235,8 +236,8 @@ def test_markup_is_made_by_elements_alone() -> None:
 
 
 def test_accept_length_needs_steps() -> None:
-    assert all(one.accept_length is None for one in see(GOOD).answers)
-    assert see(speculating(2.0)).answers[0].accept_length == pytest.approx(2.0, abs=0.1)
+    assert all(one.accept_length is None for one in glance(GOOD).answers)
+    assert glance(speculating(2.0)).answers[0].accept_length == pytest.approx(2.0, abs=0.1)
 
 
 def test_a_page_is_kept_by_service_host_and_release(home: Path) -> None:

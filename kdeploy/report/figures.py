@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kdeploy.report import plots
+from kdeploy.report.glance import Glance, Said
 from kdeploy.report.markup import Markup, element
 from kdeploy.report.pairs import FIRST
 from kdeploy.report.plots import Point, Row
-from kdeploy.report.seen import Said, Seen
 
 _JUDGED_FROM = 8
 """Tokens of an answer from which its accept length says something."""
 
 
-def figures(seen: Seen, known: Seen | None, floor: float | None) -> Iterator[Markup]:
+def figures(seen: Glance, known: Glance | None, floor: float | None) -> Iterator[Markup]:
     """Every plot there are figures for; `floor` is the profile's least accept length."""
     acceptance = _rows(_acceptance(seen), _acceptance(known) if known else {})
     if acceptance:
@@ -30,11 +30,13 @@ def figures(seen: Seen, known: Seen | None, floor: float | None) -> Iterator[Mar
         yield plots.scatter("Every first answer: its tokens and its seconds", here, _points(known) if known else ())
 
 
-def table(seen: Seen) -> Markup | None:
+def table(seen: Glance) -> Markup | None:
     """How often the answers were asked anew and which tokens were then others; None when none was."""
     if not seen.lossless:
         return None
-    head = element("tr", (element("th", text) for text in ("answer", "tokens", "asked anew", "differ", "where")))
+    head = element(
+        "tr", (element("th", text) for text in ("answer", "tokens", "asked anew", "differ", "largest margin", "where"))
+    )
     body = (
         element(
             "tr",
@@ -42,6 +44,7 @@ def table(seen: Seen) -> Markup | None:
             element("td", one.n),
             element("td", len(one.at)),
             element("td", one.error if one.error else len(one.wrong), class_="apart" if one.wrong else "same"),
+            element("td", None if one.margin is None else f"{one.margin:.3g} nats"),
             element("td", plots.strip(one.n, one.at, one.wrong)),
         )
         for one in seen.lossless
@@ -54,7 +57,7 @@ def _rows(here: dict[str, list[float]], known: dict[str, list[float]]) -> list[R
     return [Row(label, tuple(here.get(label, ())), tuple(known.get(label, ()))) for label in labels]
 
 
-def _acceptance(seen: Seen) -> dict[str, list[float]]:
+def _acceptance(seen: Glance) -> dict[str, list[float]]:
     """Accept length by kind of prompt, then by how many were asked at once; each of all its answers together."""
     firsts = [one for one in seen.answers if one.section in FIRST]
     company = [one for one in seen.answers if one.company > 1]
@@ -71,7 +74,7 @@ def _mean_by(pairs: Iterable[tuple[str, Said]]) -> dict[str, list[float]]:
     return {label: [n / steps] for label, (n, steps) in tokens.items()}
 
 
-def _speed(seen: Seen) -> dict[str, list[float]]:
+def _speed(seen: Glance) -> dict[str, list[float]]:
     told: dict[str, list[float]] = {}
     for one in seen.pace:
         if one.speed:
@@ -79,12 +82,12 @@ def _speed(seen: Seen) -> dict[str, list[float]]:
     return told
 
 
-def _first(seen: Seen) -> dict[str, list[float]]:
+def _first(seen: Glance) -> dict[str, list[float]]:
     told = {"streamed": [one.first_s for one in seen.answers if one.first_s is not None]}
     for one in seen.pace:
         told.setdefault(f"{one.at_once} at once", []).extend(one.first_s)
     return {label: values for label, values in told.items() if values}
 
 
-def _points(seen: Seen) -> list[Point]:
+def _points(seen: Glance) -> list[Point]:
     return [Point(one.name, one.n, one.seconds) for one in seen.answers if one.section in FIRST and one.error is None]

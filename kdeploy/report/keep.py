@@ -22,6 +22,11 @@ def place(about: About) -> Path:
     return places.state() / "reports" / parts[0] / parts[1] / f"{parts[2]}.html"
 
 
+def keep(about: About, text: str) -> Path:
+    """Keep a page in its place; gives that. Raises PreflightError when it cannot be written."""
+    return write(place(about), text)
+
+
 def write(path: Path, text: str) -> Path:
     """Write a page whole or not at all; gives its absolute path. Raises PreflightError when it cannot be written."""
     path = path.absolute()

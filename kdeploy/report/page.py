@@ -11,8 +11,8 @@ from typing import Any
 from kdeploy import __version__
 from kdeploy.report import pairs
 from kdeploy.report.figures import figures, table
+from kdeploy.report.glance import Glance, glance
 from kdeploy.report.markup import Markup, element
-from kdeploy.report.seen import Seen, see
 from kdeploy.verdict.expectation import Check, Outcome, Verdict
 
 _OUTCOMES = {Outcome.PASSED: "✓ passed", Outcome.FAILED: "✗ failed", Outcome.NOT_APPLICABLE: "· not applicable"}
@@ -54,7 +54,7 @@ def page(
     `declared` are texts that prompts must be answered with, by name, for those that `known` was not asked; `floor`
     is the least accept length.
     """
-    seen, before = see(transcript), see(known.transcript) if known else None
+    seen, before = glance(transcript), glance(known.transcript) if known else None
     title = f"{about.service} {about.release}: {'accepted' if verdict.accepted else 'rejected'}"
     head = element(
         "head",
@@ -82,7 +82,7 @@ def page(
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _head(about: About, seen: Seen, verdict: Verdict) -> Markup:
+def _head(about: About, seen: Glance, verdict: Verdict) -> Markup:
     said = element("strong", "Accepted" if verdict.accepted else "Rejected")
     why = None if verdict.accepted else f": {', '.join(check.name for check in verdict.failed) or 'nothing passed'}"
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seen.started)) if seen.started else "unknown"
@@ -131,7 +131,7 @@ def _check(check: Check) -> Markup:
     )
 
 
-def _drawn(seen: Seen, before: Seen | None, known: Known | None, floor: float | None) -> Iterator[Markup]:
+def _drawn(seen: Glance, before: Glance | None, known: Known | None, floor: float | None) -> Iterator[Markup]:
     drawn = list(figures(seen, before, floor))
     if not drawn:
         return
@@ -143,14 +143,14 @@ def _drawn(seen: Seen, before: Seen | None, known: Known | None, floor: float | 
     yield element("div", drawn, class_="plots")
 
 
-def _lossless(seen: Seen) -> Iterator[Markup]:
+def _lossless(seen: Glance) -> Iterator[Markup]:
     shown = table(seen)
     if shown is not None or seen.lossless_how:
         yield element("h2", "Losslessness ", element("small", f"by {seen.lossless_how}"))
         yield shown if shown is not None else element("p", "no answer was asked anew", class_="soft")
 
 
-def _answers(seen: Seen, before: Seen | None, known: Known | None, declared: Mapping[str, str]) -> Iterator[Markup]:
+def _answers(seen: Glance, before: Glance | None, known: Known | None, declared: Mapping[str, str]) -> Iterator[Markup]:
     first = pairs.with_known(seen, before, declared)
     if first:
         beside = f"beside known-good {known.release}" if known else "no known-good to compare with"
@@ -168,7 +168,7 @@ def _count(shown: tuple[pairs.Pair, ...]) -> str:
     return f"{len(shown)}, {apart or 'none'} to look at"
 
 
-def _log(seen: Seen) -> Iterator[Markup]:
+def _log(seen: Glance) -> Iterator[Markup]:
     if not seen.tail and not seen.matches:
         return
     yield element("h2", "Log ", element("small", f"{seen.log_lines:,} lines, {len(seen.matches) or 'none'} suspicious"))
@@ -178,7 +178,7 @@ def _log(seen: Seen) -> Iterator[Markup]:
     yield element("pre", "\n".join(seen.tail), class_="log")
 
 
-def _server(seen: Seen) -> Iterator[Markup]:
+def _server(seen: Glance) -> Iterator[Markup]:
     if seen.facts:
         yield element("h2", "What the server says of itself")
         rows = (element("tr", element("td", name, class_="name"), element("td", value)) for name, value in seen.facts)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kdeploy.report.differing import Difference, compare
+from kdeploy.report.glance import Glance, Said
 from kdeploy.report.markup import Markup, element
-from kdeploy.report.seen import Said, Seen
 
 _OPEN = 12
 """Disagreements that are unfolded at once; the rest is folded, or one would scroll for ever."""
@@ -31,18 +31,18 @@ class Pair:
         return self.said.error is not None or (self.difference is not None and self.difference.at is not None)
 
 
-def with_known(seen: Seen, known: Seen | None, declared: Mapping[str, str]) -> tuple[Pair, ...]:
+def with_known(seen: Glance, known: Glance | None, declared: Mapping[str, str]) -> tuple[Pair, ...]:
     """The first answers beside known-good's; beside the `declared` text (by name) of a prompt that known-good lacks."""
     return tuple(_known(said, known, declared) for said in seen.answers if said.section in FIRST)
 
 
-def with_alone(seen: Seen) -> tuple[Pair, ...]:
+def with_alone(seen: Glance) -> tuple[Pair, ...]:
     """Answers in company, streamed, repeated and after all else, beside the same question asked alone."""
     others = (said for said in seen.answers if said.section not in FIRST)
     return tuple(_pair(said, seen.alone(said), "alone") for said in others)
 
 
-def _known(said: Said, known: Seen | None, declared: Mapping[str, str]) -> Pair:
+def _known(said: Said, known: Glance | None, declared: Mapping[str, str]) -> Pair:
     before = known.named(said) if known else None
     if before is None and said.name in declared and said.section != "json":
         return _against(said, declared[said.name], "declared")

@@ -66,12 +66,13 @@ class Asked:
     at: tuple[int, ...]
     wrong: tuple[int, ...]
     """Positions at which a prefill says another token."""
-    margins: tuple[float | None, ...]
+    margin: float | None
+    """The largest at one of these, nats: how sure the prefill is of its own token; None where nobody can tell."""
     error: str | None
 
 
 @dataclass(frozen=True)
-class Seen:
+class Glance:
     """A transcript as a page shows it."""
 
     answers: tuple[Said, ...]
@@ -103,14 +104,14 @@ class Seen:
         return sum(one.n for one in self.answers) + sum(one.tokens for one in self.pace)
 
 
-def see(values: Any) -> Seen:
+def glance(values: Any) -> Glance:
     """What can be shown of the transcript `values`, whatever they are. Raises nothing."""
     top = _map(values)
     log, lossless = _map(top.get("log")), _map(top.get("lossless"))
     answers = [said for section in _SECTIONS for said in _answers(section, top.get(section))]
     for group in map(_map, _list(top.get("together"))):
         answers += _answers(_text(group.get("name")) or "together", group.get("answers"), together=True)
-    return Seen(
+    return Glance(
         answers=tuple(answers),
         pace=tuple(map(_round, map(_map, _list(top.get("pace"))))),
         lossless=tuple(map(_asked, map(_map, _list(lossless.get("answers"))))),
@@ -168,11 +169,14 @@ def _round(row: Mapping[str, Any]) -> Round:
 
 
 def _asked(row: Mapping[str, Any]) -> Asked:
-    at, said, again = (_list(row.get(key)) for key in ("at", "said", "again"))
-    wrong = tuple(_int(place) for place, one, other in zip(at, said, again, strict=False) if one != other)
-    margins = tuple(map(_number, _list(row.get("margins"))))
+    at, said, again, margins = (_list(row.get(key)) for key in ("at", "said", "again", "margins"))
+    differing = [place for place, (one, other) in enumerate(zip(said, again, strict=False)) if one != other]
+    wrong = tuple(_int(at[place]) for place in differing if place < len(at))
+    sure = [number for place in differing if (number := _number(_nth(margins, place))) is not None]
     error = None if row.get("error") is None else _text(row.get("error"))
-    return Asked(_text(row.get("name")), _int(row.get("n")), tuple(map(_int, at)), wrong, margins, error)
+    return Asked(
+        _text(row.get("name")), _int(row.get("n")), tuple(map(_int, at)), wrong, max(sure, default=None), error
+    )
 
 
 def _facts(top: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -203,6 +207,10 @@ def _map(value: Any) -> Mapping[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _nth(values: list[Any], place: int) -> Any:
+    return values[place] if place < len(values) else None
 
 
 def _text(value: Any) -> str:
