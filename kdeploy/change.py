@@ -7,7 +7,7 @@ again for a while, and whoever gives up only says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -31,6 +31,8 @@ class Step:
 
     note: str | None
     ask: Ask
+    keep: Callable[[dict[str, Any]], None] | None = None
+    """Is given the result, where somebody wants it."""
 
 
 class Change:
@@ -89,6 +91,8 @@ class Change:
         for result in self._host.ask([step.ask for step in steps]):
             results.append(result)
             if len(steps) > 1:
+                if steps[0].keep is not None:
+                    steps[0].keep(result)
                 del steps[0]
                 self._say(steps[0])
         return results[-1]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kdeploy import endings, proving
+from kdeploy import endings, gating, proving
 from kdeploy.change import Change, Step
 from kdeploy.errors import PreflightError
 from kdeploy.host import Ask, Host, operator, telling
 from kdeploy.plan import Facts, Plan
 from kdeploy.profile import Gate
 from kdeploy.progress import Note
-from kdeploy.release import Release, flags
+from kdeploy.release import Release
 from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
 from kdeploy.stage.tree import Stage
-from kdeploy.verdict import judge as judging
 from kdeploy.verdict import prompts as asking
 from kdeploy.verdict.judge import Verdict
+
+Tell = Callable[[gating.Judged], None]
+"""Is told what a release showed and what was thought of it, before the host is."""
 
 LOOKS_WITHIN_S = 900.0
 """How long a host may look at what it would say to a release, seconds."""
@@ -41,6 +43,7 @@ class Goal:
     runtime: tuple[str, str, str, tuple[str, ...]] | None
     """Key, lock text, Python version and with-deps of the runtime this project can make; None for one that is there."""
     gate: Gate
+    """With the figures of its calibration file, if any."""
     prompts: tuple[asking.Prompt, ...]
     demands: Mapping[str, Any] = field(default_factory=dict)
     """What the host must be, beside what the release says: `machine` of the profile, `archs` of its patch sets."""
@@ -87,10 +90,17 @@ def look_ahead(host: Host, known: Facts, release: Release, demands: Mapping[str,
         host.call("doctor", precheck_request(host, release, demands, strict=True), timeout_s=LOOKS_WITHIN_S)
 
 
-def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, *, looked: bool = False) -> Outcome:
+def _untold(judged: gating.Judged) -> None:
+    """Nobody wants to know."""
+
+
+def carry_out(
+    host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, *, looked: bool = False, tell: Tell = _untold
+) -> Outcome:
     """Take `host` along `plan`; gives the outcome once the release is known-good.
 
-    Unless somebody `looked` ahead the host is asked what it would refuse before anything large is pushed. Raises
+    Unless somebody `looked` ahead the host is asked what it would refuse before anything large is pushed. What the
+    release shows at the gate is told to `tell`, whatever is thought of it. Raises
     PreflightError or RemoteError before anything was stopped, GateError when the host went back, RollbackFailedError
     when it could not, InterruptedByUser after Ctrl-C.
     """
@@ -115,7 +125,7 @@ def carry_out(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, *, l
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
     steps, proven = _prepare(host, plan, known, goal, note, looked)
-    verdict = _transact(host, goal, "apply" if goal.stage else "rollback", steps, note)
+    verdict = _transact(host, known, goal, "apply" if goal.stage else "rollback", steps, note, tell)
     seconds = round(time.monotonic() - started, 1)
     return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven)
 
@@ -202,24 +212,18 @@ def _push(host: Host, known: Facts, goal: Goal) -> Step:
     return Step(text, Ask("receive", {**request, **form}, packed, timeout_s=900))
 
 
-def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: Note) -> Verdict:
+def _transact(
+    host: Host, known: Facts, goal: Goal, kind: str, before: Sequence[Step], note: Note, tell: Tell
+) -> Verdict:
     gate, release = goal.gate, goal.release
-    if release.adopted is not None:
-        arguments: dict[str, Any] = {"model-path": "adopted"}  # nobody declared it: there is nothing to compare
-    else:
-        arguments = dict(flags(release.launch.args))
-    model = str(arguments.get("served-model-name") or arguments["model-path"])
-    bounds = asking.Bounds(
-        quick=not gate.full, together=(2, gate.company), json=asking.takes_schemas(arguments), request_s=gate.request_s
-    )
+    trial = gating.Trial(release, gate, goal.prompts)
     txn = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     request = {
         "txn": txn,
         "by": operator(),
         "goal": kind,
         "release": release.as_document(),
-        # The host keeps what a release was judged by, so that a rollback to it is judged by the same.
-        "probes": {**asking.probes(goal.prompts, bounds, model), _JUDGED_BY: _judged_by(goal)},
+        "probes": trial.probes(),
         "start_s": gate.start_s,
         "probe_s": gate.probe_s,
         "decide_s": gate.decide_s,
@@ -227,47 +231,20 @@ def _transact(host: Host, goal: Goal, kind: str, before: Sequence[Step], note: N
         "secrets": goal.secrets.reveal(),
     }
     patience = gate.start_s * 2 + gate.probe_s + gate.decide_s + gate.soak_s + 300
+    compared = known.known_good if known.known_good in known.known_goods else None
+    told: list[Any] = []
+    if compared is not None:  # sent ahead with the others: it takes no trip of its own
+        ask = Ask("evidence", {"release": compared}, timeout_s=120)
+        before = [Step(None, ask, lambda evidence: told.append(evidence.get("transcript"))), *before]
     with Change(host, txn, note, patience) as change:
         result = change.begin(before, request)
         if result["state"] != "PROBED":
-            raise endings.fault(host, goal.release.id, result, None)
-        if release.adopted is not None:
-            verdict = judging.as_found(result["transcript"])
-        else:
-            verdict = judging.judge(result["transcript"], _expectation(goal, arguments, bounds))
+            raise endings.fault(host, release.id, result, None)
+        shown = told[0] if told and isinstance(told[0], dict) else None
+        verdict = trial.judge(result["transcript"], gating.known_from(shown, str(compared)))
+        tell(gating.Judged(release.id, result["transcript"], verdict, compared, shown))
         note(f"{host.name}: {sum(check.ok for check in verdict.checks)} of {len(verdict.checks)} checks passed")
         result = change.decide(verdict.accepted, verdict.reasons, verdict.as_json())
     if result["state"] != "CONFIRMED":
-        raise endings.fault(host, goal.release.id, result, verdict)
+        raise endings.fault(host, release.id, result, verdict)
     return verdict
-
-
-def _expectation(goal: Goal, arguments: Mapping[str, Any], bounds: asking.Bounds) -> judging.Expectation:
-    return judging.Expectation(
-        version=goal.release.version,
-        tree=goal.release.tree,
-        args={key: value for key, value in arguments.items() if key not in ("host", "port")},
-        prompts=goal.prompts,
-        bounds=bounds,
-        agreement=goal.gate.agreement,
-        min_accept_length=goal.gate.min_accept_length,
-    )
-
-
-_JUDGED_BY = "judged-by"
-
-
-def _judged_by(goal: Goal) -> dict[str, Any]:
-    return {
-        "gate": goal.gate.model_dump(by_alias=True, exclude={"prompts"}),
-        "prompts": [prompt.model_dump(by_alias=True) for prompt in goal.prompts],
-    }
-
-
-def judged_by(plan: Any) -> tuple[Gate, tuple[asking.Prompt, ...]] | None:
-    """The gate and prompts that a release on a host was confirmed with; None when the host has kept none."""
-    try:
-        kept = plan["probes"][_JUDGED_BY]
-        return Gate.model_validate(kept["gate"]), tuple(map(asking.Prompt.model_validate, kept["prompts"]))
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kdeploy import deploy, known_good, plan
+from kdeploy import deploy, gating, known_good, plan
 from kdeploy.errors import NoKnownGoodError, PreflightError, RemoteError
 from kdeploy.plan import Facts
 from kdeploy.profile import Gate
@@ -43,10 +43,11 @@ def goal(**changes: Any) -> deploy.Goal:
 def test_a_rollback_is_judged_by_what_its_release_was_confirmed_with() -> None:
     """The profile of today may ask another model's questions."""
     given = goal()
-    kept = json.loads(json.dumps({"probes": {"judged-by": deploy._judged_by(given)}}))
-    assert deploy.judged_by(kept) == (given.gate, given.prompts)
-    assert deploy.judged_by(None) is None
-    assert deploy.judged_by({"probes": {"brief": []}}) is None
+    trial = gating.Trial(given.release, given.gate, given.prompts)
+    kept = json.loads(json.dumps({"probes": trial.probes()}))
+    assert gating.judged_by(kept) == (given.gate, given.prompts)
+    assert gating.judged_by(None) is None
+    assert gating.judged_by({"probes": {"brief": []}}) is None
 
 
 def test_a_runtime_that_this_project_cannot_make_is_refused() -> None:

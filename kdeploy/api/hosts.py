@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdeploy import deploy, known_good, ledger, plan, profile, release
+from kdeploy import deploy, gating, known_good, ledger, plan, profile, release
 from kdeploy.api import findings, stages
 from kdeploy.api.findings import Finding
 from kdeploy.api.reach import approached, hosts_of
@@ -19,13 +19,14 @@ from kdeploy.errors import KdeployError, UsageError
 from kdeploy.host import Host
 from kdeploy.patching.series import SeriesReport
 from kdeploy.plan import Facts, Plan
-from kdeploy.profile import Profile
+from kdeploy.profile import Gate, Profile
 from kdeploy.progress import Note
 from kdeploy.release import Front, Launch, Release
 from kdeploy.secrecy import Secrets
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
 from kdeploy.verdict import prompts as asking
+from kdeploy.verdict import thresholds
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,9 @@ def make_release(staged: Staged) -> Release:
 
 def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = None) -> Goal:
     """The goal for `made`; a release that was confirmed before is judged by what it was `kept` with."""
-    gate, runtime = read.file.gate, read.file.runtime
+    runtime = read.file.runtime
     text = stages.lock_text(read, runtime)
-    judged = deploy.judged_by(kept) or (gate, prompts_of(read))
+    judged = gating.judged_by(kept) or (gate_of(read), prompts_of(read))
     key = stages.runtime_id(read, runtime)
     return Goal(
         release=made,
@@ -188,6 +189,13 @@ def goal_of(read: Profile, made: Release, staged: Staged | None, kept: Any = Non
         demands=stages.demands(read, staged.declared.sets if staged else ()),
         proves_there=staged is not None and read.proves_on_hosts,
     )
+
+
+def gate_of(read: Profile) -> Gate:
+    """The gate of a profile, with the figures of its calibration file where its own section says nothing."""
+    path = read.file.gate.thresholds
+    given = thresholds.load_thresholds(read.beside(path, "gate", "thresholds")) if path else None
+    return thresholds.settle_gate(read.file.gate, given)
 
 
 def prompts_of(read: Profile) -> tuple[asking.Prompt, ...]:

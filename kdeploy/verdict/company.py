@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kdeploy.verdict.expectation import Check, Expectation, absent, failed, settle
@@ -81,6 +81,18 @@ def differences(title: str, answers: Iterable[Answer], transcript: Transcript, e
         elif share == 1.0 and answer.finish != alone.finish:
             bad.append(f"{title}/{answer.name}: ended by {answer.finish!r}, alone by {alone.finish!r}")
     return bad
+
+
+def alike(transcript: Transcript) -> Iterator[tuple[Answer, Answer]]:
+    """Every answer alone with each other one to the same question: streamed, in company, repeated, asked after all."""
+    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
+    for title, answers in transcript.sections.items():
+        for answer in answers:
+            alone = first.get(_question(answer))
+            if alone is None or title in ("alone", "chat", "json", "bounds"):
+                continue
+            if alone.error is None and answer.error is None:
+                yield alone, answer
 
 
 def agreement(one: Answer, other: Answer) -> float:
