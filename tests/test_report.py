@@ -18,7 +18,7 @@ from kdeploy.report import keep, plots
 from kdeploy.report.differing import compare
 from kdeploy.report.glance import glance
 from kdeploy.report.markup import element, join
-from kdeploy.report.page import About, Known, page
+from kdeploy.report.page import About, Kept, page
 from kdeploy.secrecy import Secrets
 from kdeploy.verdict.expectation import Verdict, failed, not_applicable, passed
 
@@ -87,7 +87,7 @@ def speculating(length: float) -> dict[str, Any]:
 def test_a_page_tells_everything_and_loads_nothing() -> None:
     told = speculating(2.5)
     told["alone"][0].update(text="!" * 150)
-    text = page(ABOUT, told, VERDICT, Known("bbf62f714929", speculating(3.1)), floor=2.0)
+    text = page(ABOUT, told, VERDICT, Kept("bbf62f714929", speculating(3.1)), floor=2.0)
     seen = Page(text)
     assert not {"script", "link", "img", "iframe", "object", "form"} & set(seen.tags)
     assert not re.search(r"https?://|url\(|@import|\bon\w+=", re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL))
@@ -112,10 +112,10 @@ def test_only_what_differs_is_unfolded_and_it_comes_first() -> None:
     told = copy.deepcopy(GOOD)
     told["alone"][5].update(text="garbage")
     told["chat"][1].update(error="hang: no complete answer within 6.0 s", text="")
-    unfolded = re.findall(r'<details class="pair" open>.*?<b>(.*?)</b>', page(ABOUT, told, VERDICT, Known("k", GOOD)))
+    unfolded = re.findall(r'<details class="pair" open>.*?<b>(.*?)</b>', page(ABOUT, told, VERDICT, Kept("k", GOOD)))
     assert unfolded[:2] == [told["alone"][5]["name"], told["chat"][1]["name"]]
     assert set(unfolded[2:]) == {told["alone"][5]["name"]}  # in company it is still right, alone it is not
-    assert "details open" not in page(ABOUT, GOOD, VERDICT, Known("k", GOOD))
+    assert "details open" not in page(ABOUT, GOOD, VERDICT, Kept("k", GOOD))
 
 
 def test_what_is_declared_stands_in_for_known_good() -> None:
@@ -139,7 +139,7 @@ def test_what_a_host_says_is_text() -> None:
         **spoil(speculating(2.0)),
         "log": {"bytes": 1, "lines": 1, "matches": [{"line": 3, "text": EVIL}], "tail": [EVIL]},
     }
-    text = page(About(EVIL, EVIL, EVIL, "gate", {EVIL: EVIL}), told, verdict, Known(EVIL, told), {EVIL: EVIL})
+    text = page(About(EVIL, EVIL, EVIL, "gate", {EVIL: EVIL}), told, verdict, Kept(EVIL, told), {EVIL: EVIL})
     seen = Page(text)
     assert not {"script", "img"} & set(seen.tags)
     assert not any(name.startswith("on") for name, _ in seen.attributes)
@@ -167,7 +167,7 @@ SECTIONS = [*GOOD, "stream", "bounds", "long", "lossless", "abort", "pace", "aft
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from(SECTIONS), JSON), JSON)
 def test_a_broken_transcript_has_a_page_all_the_same(values: dict[str, Any], known: Any) -> None:
-    Page(page(ABOUT, {**GOOD, **values}, VERDICT, Known("k", known)))
+    Page(page(ABOUT, {**GOOD, **values}, VERDICT, Kept("k", known)))
     Page(page(ABOUT, values, VERDICT))
 
 
@@ -186,7 +186,7 @@ ANSWER = st.fixed_dictionaries(
 def test_broken_answers_have_a_page_all_the_same(rows: list[Any], section: str) -> None:
     values: Any = {"answers": rows, "name": 3} if section in ("lossless", "together") else rows
     told = {section: [values] if section == "together" else values}
-    Page(page(ABOUT, told, VERDICT, Known("k", told)))
+    Page(page(ABOUT, told, VERDICT, Kept("k", told)))
 
 
 @given(st.text(), st.text())
@@ -252,9 +252,9 @@ def test_a_page_is_kept_by_service_host_and_release(home: Path) -> None:
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PreflightError, match="cannot be written"):
+    with pytest.raises(PreflightError, match="cannot be written: "):
         keep.write(tmp_path / "file/page.html", "x")
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(PreflightError, match="cannot be written"):
+    with pytest.raises(PreflightError, match="cannot be written: "):
         keep.write(tmp_path / "folder.html", "x")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder.html", "home"}

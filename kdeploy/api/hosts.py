@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kdeploy import deploy, gating, known_good, ledger, plan, profile, release
-from kdeploy.api import findings, stages
+from kdeploy.api import findings, pages, stages
 from kdeploy.api.findings import Finding
 from kdeploy.api.reach import approached, hosts_of
 from kdeploy.api.stages import Staged
@@ -91,6 +91,8 @@ class Applied:
     release: Release
     proven: tuple[Proven, ...]
     outcomes: tuple[Outcome, ...]
+    pages: Mapping[str, Path]
+    """By host, the page about what was judged there."""
 
 
 def apply(path: Path, note: Note) -> Applied:
@@ -111,14 +113,29 @@ def apply(path: Path, note: Note) -> Applied:
         if _last_release(read.file.service, hosts[0].name) != made.id:  # likely to be pushed: git is slow to import
             with contextlib.suppress(KdeployError):
                 staging.open_store(staged.stage)
-        outcomes = []
+        outcomes, written = [], {}
         for host in hosts:
             known = deploy.facts(host, made.tree, manifest=made.manifest)
             steps = plan.make(known, made, values, proofs)
             goal = dataclasses.replace(goal_of(read, made, staged), secrets=values)
-            with _recorded("apply", read, host, made.id, changes=bool(steps.steps)):
-                outcomes.append(deploy.carry_out(host, steps, known, goal, note, looked=looked))
-    return Applied(read, made, (*proven, *(one for outcome in outcomes for one in outcome.proven)), tuple(outcomes))
+            changes = bool(steps.steps)
+            with (
+                _recorded("apply", read, host, made.id, changes=changes),
+                _page("apply", host, known, goal, note) as page,
+            ):
+                outcomes.append(deploy.carry_out(host, steps, known, goal, note, looked=looked, tell=page))
+            written[host.name] = page.path
+    there = (one for outcome in outcomes for one in outcome.proven)
+    return Applied(read, made, (*proven, *there), tuple(outcomes), _kept(written))
+
+
+def _page(verb: str, host: Host, known: Facts, goal: Goal, note: Note) -> pages.Keeper:
+    trial = gating.Trial(goal.release, goal.gate, goal.prompts)
+    return pages.Keeper(host.name, verb, trial, deploy.clients_url(host, known, goal.release), note)
+
+
+def _kept(found: Mapping[str, Path | None]) -> dict[str, Path]:
+    return {host: path for host, path in found.items() if path is not None}
 
 
 def _look_ahead(read: Profile, host: Host, made: Release, values: Secrets, demands: Mapping[str, Any]) -> None:
@@ -139,16 +156,21 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
     Without a profile it is the one that was last applied. Raises NoKnownGoodError when there is nothing to go back to.
     """
     read = profile.load(path or last_profile(project))
-    outcomes = []
+    outcomes, written = [], {}
     for host in hosts_of(read):
         known = deploy.facts(host, None, to or "previous")
         target, kept = known_good.release_on(host, known_good.choose(known, to, host), known)
         if target.id == known.current:  # is there anything to do? the host mends the tree of another one itself
             known = deploy.facts(host, target.tree)
         steps = known_good.plan_back(known, target)
-        with _recorded("rollback", read, host, target.id, changes=bool(steps.steps)):
-            outcomes.append(deploy.carry_out(host, steps, known, goal_of(read, target, None, kept), note))
-    return Applied(read, target, (), tuple(outcomes))
+        goal, changes = goal_of(read, target, None, kept), bool(steps.steps)
+        with (
+            _recorded("rollback", read, host, target.id, changes=changes),
+            _page("rollback", host, known, goal, note) as page,
+        ):
+            outcomes.append(deploy.carry_out(host, steps, known, goal, note, tell=page))
+        written[host.name] = page.path
+    return Applied(read, target, (), tuple(outcomes), _kept(written))
 
 
 def make_release(staged: Staged) -> Release:

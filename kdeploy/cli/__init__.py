@@ -10,11 +10,11 @@ import signal
 import sys
 from typing import Any
 
-from kdeploy.cli import hosts, patches, upkeep
+from kdeploy.cli import gate, hosts, patches, upkeep
 from kdeploy.cli.app import app
 from kdeploy.errors import ExitCode
 
-__all__ = ["app", "hosts", "main", "patches", "upkeep"]
+__all__ = ["app", "gate", "hosts", "main", "patches", "upkeep"]
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def plan(
     """Say what apply would do, and do nothing."""
     with command("plan", json, quiet, profile) as run:
         from kdeploy.api import hosts
-        from kdeploy.views import show_plan
+        from kdeploy.views.hosts import show_plan
 
         planned = hosts.plan_profile(profile, run.note, diff=diff, offline=offline)
         if not run.show(_plan_result(planned)):
@@ -51,7 +51,7 @@ def doctor(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> No
     """Look at the hosts as apply would, and name every fix."""
     with command("doctor", json, quiet, profile) as run:
         from kdeploy.api import doctor as looking
-        from kdeploy.views import show_examined
+        from kdeploy.views.hosts import show_examined
 
         examined = looking.doctor(profile, run.note)
         code = ExitCode.PREFLIGHT if any(one.wrong for one in examined) else ExitCode.OK
@@ -69,7 +69,7 @@ def apply(profile: ProfilePath, json: Json = False, quiet: Quiet = False) -> Non
 
         hurry(profile)
         from kdeploy.api import hosts
-        from kdeploy.views import show_applied
+        from kdeploy.views.hosts import show_applied
 
         applied = hosts.apply(profile, run.note)
         if not run.show(_applied_result(applied)):
@@ -93,7 +93,7 @@ def rollback(
         if profile is not None:
             hurry(profile)
         from kdeploy.api import hosts
-        from kdeploy.views import show_applied
+        from kdeploy.views.hosts import show_applied
 
         applied = hosts.rollback(profile, to, project, run.note)
         if not run.show(_applied_result(applied)):
@@ -101,7 +101,12 @@ def rollback(
 
 
 def _applied_result(applied: Any) -> dict[str, object]:
-    return {"release": applied.release.as_document(), "proofs": applied.proven, "hosts": applied.outcomes}
+    return {
+        "release": applied.release.as_document(),
+        "proofs": applied.proven,
+        "hosts": applied.outcomes,
+        "pages": applied.pages,
+    }
 
 
 @app.command()
@@ -109,7 +114,7 @@ def status(profile: MaybeProfile = None, project: Project = None, json: Json = F
     """Say what the hosts serve, and what is to be done."""
     with command("status", json, profile=profile) as run:
         from kdeploy.api import service
-        from kdeploy.views import show_status
+        from kdeploy.views.hosts import show_status
 
         found = service.status(profile, project)
         if not run.show(found):
@@ -121,7 +126,7 @@ def history(profile: MaybeProfile = None, project: Project = None, json: Json = 
     """List every change, newest first, as the hosts tell it."""
     with command("history", json, profile=profile) as run:
         from kdeploy.api import service
-        from kdeploy.views import show_history
+        from kdeploy.views.hosts import show_history
 
         found = service.history(profile, project)
         if not run.show(found):
@@ -161,7 +166,7 @@ def stop(profile: MaybeProfile = None, project: Project = None, json: Json = Fal
     """Stop serving; `kdeploy apply` starts again, gated."""
     with command("stop", json, quiet, profile) as run:
         from kdeploy.api import service
-        from kdeploy.views import show_stopped
+        from kdeploy.views.hosts import show_stopped
 
         stopped = service.stop(profile, project, run.note)
         if not run.show({"hosts": stopped}):

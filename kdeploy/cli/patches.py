@@ -22,7 +22,7 @@ def verify_anchors(
     """Check every anchor; one line each, as grep -n has it."""
     with command("verify-anchors", json, quiet) as run:
         from kdeploy.api import stages
-        from kdeploy.views import anchors, show_anchors
+        from kdeploy.views.patches import anchors, show_anchors
 
         verified = stages.verify_anchors(target, project, run.note)
         broken = next((one for one in verified if not one.report.ok), None)
@@ -55,7 +55,7 @@ def prove(
     """Run the proofs: red on the pristine tree, then green."""
     with command("prove", json, quiet) as run:
         from kdeploy.api import proofs
-        from kdeploy.views import show_proofs
+        from kdeploy.views.patches import show_proofs
 
         staged, proven = proofs.prove(profile, run.note, again=again)
         if not run.show({"tree": staged.stage.tree, "proofs": proven}):

@@ -16,7 +16,7 @@ def verify(profile: MaybeProfile = None, project: Project = None, json: Json = F
     """Compare what the hosts serve with what was declared."""
     with command("verify", json, quiet, profile) as run:
         from kdeploy.api import drift
-        from kdeploy.views import show_drift
+        from kdeploy.views.hosts import show_drift
 
         found = drift.verify(profile, project, run.note)
         drifted = any(one.drifts for one in found)
@@ -39,7 +39,7 @@ def adopt(
     """Make what serves now the way back."""
     with command("adopt", json, quiet, profile) as run:
         from kdeploy.api import adopt as adopting
-        from kdeploy.views import show_adopted
+        from kdeploy.views.hosts import show_adopted
 
         found = adopting.adopt(profile, run.note, port=port, unit=unit, pid=pid)
         if not run.show(found):
@@ -57,7 +57,7 @@ def unlock(
     """Say who is changing the hosts, or end that."""
     with command("unlock", json, quiet, profile) as run:
         from kdeploy.api import unlock as unlocking
-        from kdeploy.views import show_unlocked
+        from kdeploy.views.hosts import show_unlocked
 
         found = unlocking.unlock(profile, project, run.note, yes=yes)
         if not run.show(found):

@@ -22,13 +22,11 @@ def place(about: About) -> Path:
     return places.state() / "reports" / parts[0] / parts[1] / f"{parts[2]}.html"
 
 
-def keep(about: About, text: str) -> Path:
-    """Keep a page in its place; gives that. Raises PreflightError when it cannot be written."""
-    return write(place(about), text)
+def write(path: Path, text: str, *, private: bool = True) -> Path:
+    """Write a file whole or not at all; gives its absolute path. Raises PreflightError when it cannot be written.
 
-
-def write(path: Path, text: str) -> Path:
-    """Write a page whole or not at all; gives its absolute path. Raises PreflightError when it cannot be written."""
+    What is `private` only its owner can read: a page shows what a server was asked and said.
+    """
     path = path.absolute()
     made: Path | None = None
     try:
@@ -37,16 +35,23 @@ def write(path: Path, text: str) -> Path:
         made = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        made.chmod(0o600)  # it shows what a server was asked and said
+        made.chmod(0o600 if private else 0o666 & ~_umask())
         made.replace(path)
     except OSError as fault:
         if made is not None:
             with contextlib.suppress(OSError):
                 made.unlink()
         raise PreflightError(
-            f"the page {path} cannot be written: {fault.strerror}", hint="make room, or name another file: --html FILE"
+            f"{path} cannot be written: {fault.strerror}", hint="make room there, or name another file"
         ) from fault
     return path
+
+
+def _umask() -> int:
+    """The mask of this process, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _plain(name: str) -> str:

@@ -34,8 +34,8 @@ class About:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What it is compared with: a release that was confirmed there before, and its transcript as it was kept."""
+class Kept:
+    """What it is compared with: a release that was confirmed there, and the transcript that its host has kept of it."""
 
     release: str
     transcript: Mapping[str, Any]
@@ -45,7 +45,7 @@ def page(
     about: About,
     transcript: Mapping[str, Any],
     verdict: Verdict,
-    known: Known | None = None,
+    known: Kept | None = None,
     declared: Mapping[str, str] | None = None,
     floor: float | None = None,
 ) -> str:
@@ -131,7 +131,7 @@ def _check(check: Check) -> Markup:
     )
 
 
-def _drawn(seen: Glance, before: Glance | None, known: Known | None, floor: float | None) -> Iterator[Markup]:
+def _drawn(seen: Glance, before: Glance | None, known: Kept | None, floor: float | None) -> Iterator[Markup]:
     drawn = list(figures(seen, before, floor))
     if not drawn:
         return
@@ -150,7 +150,7 @@ def _lossless(seen: Glance) -> Iterator[Markup]:
         yield shown if shown is not None else element("p", "no answer was asked anew", class_="soft")
 
 
-def _answers(seen: Glance, before: Glance | None, known: Known | None, declared: Mapping[str, str]) -> Iterator[Markup]:
+def _answers(seen: Glance, before: Glance | None, known: Kept | None, declared: Mapping[str, str]) -> Iterator[Markup]:
     first = pairs.with_known(seen, before, declared)
     if first:
         beside = f"beside known-good {known.release}" if known else "no known-good to compare with"
