@@ -13,6 +13,7 @@ from kdeploy.verdict.quoting import clip, parting
 from kdeploy.verdict.seen import Answer, Bounded, Streamed, Transcript
 
 PIECES = 3  # after which the agent hangs up
+_GRACE_S = 2.0 + 0.8  # SGLang 0.5.11 waits 2 s before it aborts (srt/managers/tokenizer_manager.py, create_abort_task)
 _TO_ITS_END = 0.7  # of the time that the rest of an aborted answer would have taken: then nobody stopped it
 
 
@@ -115,6 +116,6 @@ def abort(transcript: Transcript, expectation: Expectation) -> Check:
         return failed(name, "it was still at work when no longer waited for, with nobody to answer to")
     pace = paces(transcript).get(1)
     rest = (ABORTED - told.pieces) / pace.tokens_per_s if pace else None
-    if rest is not None and rest > 1.0 and told.idle_s > _TO_ITS_END * rest:
+    if rest is not None and told.idle_s > max(_GRACE_S, _TO_ITS_END * rest):
         return failed(name, f"idle after {told.idle_s:.1f} s: as long as the whole answer takes, about {rest:.1f} s")
     return passed(name, f"idle {told.idle_s:.1f} s after the client was gone")
