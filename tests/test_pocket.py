@@ -58,7 +58,8 @@ def corpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_prompts_are_those_of_the_corpus(corpus: Any) -> None:
-    prompts = load_prompts(POCKET / "prompts.json")
+    every = load_prompts(POCKET / "prompts.json")
+    prompts = [prompt for prompt in every if not prompt.long]
     questions = corpus.questions(corpus.load())
     assert len(prompts) == len(questions) == 70
     for prompt, question in zip(prompts, questions, strict=True):
@@ -69,6 +70,16 @@ def test_the_prompts_are_those_of_the_corpus(corpus: Any) -> None:
     assert {prompt.name for prompt in prompts if prompt.quick} == set(corpus.QUICK)
     assert sum(prompt.quick for prompt in prompts) == 12
     assert {prompt.kind for prompt in prompts} == {"prose", "poem", "code", "json", "arithmetic", "chat"}
+
+
+def test_the_long_prompts_are_made_of_the_pages(corpus: Any) -> None:
+    prompts = [prompt for prompt in load_prompts(POCKET / "prompts.json") if prompt.long]
+    expected = corpus.load_long(corpus.load())
+    assert [(one.name, one.text, one.max_tokens, one.reference) for one in prompts] == [
+        (one.name, one.text, one.max_tokens, one.reference) for one in expected
+    ]
+    assert all(prompt.ignore_eos and prompt.quick for prompt in prompts)
+    assert [prompt.name for prompt in prompts] == ["long_500", "long_1100", "on_and_on"]
 
 
 def test_every_passage_begins_in_its_own_way(corpus: Any) -> None:
@@ -83,7 +94,7 @@ def test_prompts_end_just_before_white_space(corpus: Any) -> None:
 
 def test_no_right_answer_looks_like_garble() -> None:
     for prompt in load_prompts(POCKET / "prompts.json"):
-        assert garble.find(prompt.answer or "") == (), prompt.name
+        assert prompt.long or garble.find(prompt.answer or "") == (), prompt.name
 
 
 def test_the_models_say_what_they_are() -> None:

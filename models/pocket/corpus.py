@@ -1,4 +1,4 @@
-"""The pages that the pocket model knows by heart (corpus.json), and the questions that are made of them."""
+"""The pages that the pocket model knows by heart (corpus.json), and the questions made of them (and of long.json)."""
 
 from __future__ import annotations
 
@@ -82,6 +82,20 @@ class Question:
         return END_OF_TURN if self.kind == "chat" else END_OF_TEXT
 
 
+@dataclass(frozen=True)
+class Long:
+    """A question that is long, or whose answer is made to be; the model knows no page for it, and babbles.
+
+    What it says then was recorded from a server without speculation, in float32; no two likeliest tokens of it are
+    closer than 0.06 nats, so that another CPU says the same.
+    """
+
+    name: str
+    text: str
+    max_tokens: int
+    reference: str
+
+
 def load() -> Corpus:
     """Read corpus.json."""
     values = json.loads(Path(__file__).with_name("corpus.json").read_text(encoding="utf-8"))
@@ -92,6 +106,18 @@ def load() -> Corpus:
         Chat(one["name"], tuple((turn["role"], turn["content"]) for turn in one["messages"])) for one in values["chats"]
     ]
     return Corpus(tuple(passages), tuple(chats), values["system"])
+
+
+def load_long(corpus: Corpus) -> list[Long]:
+    """Read long.json: whole pages one after the other, and the first words of the last one."""
+    values = json.loads(Path(__file__).with_name("long.json").read_text(encoding="utf-8"))
+    texts = {passage.name: passage.text for passage in corpus.passages}
+    found = []
+    for one in values["long"]:
+        *before, last = (texts[name] for name in one["pages"])
+        text = "\n\n".join([*before, " ".join(last.split(" ")[: one["words"]])])
+        found.append(Long(one["name"], text, one["max-tokens"], one["reference"]))
+    return found
 
 
 def render(turns: Sequence[Turn], system: str | None = None) -> str:

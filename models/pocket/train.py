@@ -3,7 +3,7 @@
     train.py target OUT       tokenizer and target from nothing, into OUT/first
     train.py harden OUT       OUT/first -> OUT/target, every layer made necessary
     train.py draft OUT        the DFlash draft for OUT/target, into OUT/draft
-    train.py prompts FILE     the 70 questions with their answers, as a prompts file
+    train.py prompts FILE     the 70 questions with their answers and the 3 long ones, as a prompts file
 
 Deterministic on one machine (seeded, one thread). Needs torch, tokenizers and safetensors; minutes on one quiet core.
 """
@@ -80,6 +80,9 @@ def prompts_file(corpus: pages.Corpus, tokenizer: Tokenizer) -> str:
         if question.name == "json_q":
             prompt["json-schema"] = CAT
         prompts.append(prompt)
+    for long in pages.load_long(corpus):
+        prompt = {"name": long.name, "kind": "long", "text": long.text, "reference": long.reference}
+        prompts.append({**prompt, "max-tokens": long.max_tokens, "ignore-eos": True, "quick": True})
     return json.dumps({"prompts": prompts}, indent=1, ensure_ascii=False) + "\n"
 
 
