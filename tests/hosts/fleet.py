@@ -35,6 +35,7 @@ def engine() -> dict[str, bytes]:
         "sglang/srt/__init__.py": b"",
         "sglang/srt/server_args.py": (REPOSITORY / "tests/agent/standin/sglang/srt/server_args.py").read_bytes(),
         "sglang/launch_server.py": (STANDIN / "launch_server.py").read_bytes(),
+        "sglang/words.py": (STANDIN / "words.py").read_bytes(),
         "sglang/prompts.json": (REPOSITORY / "models/pocket/prompts.json").read_bytes(),
     }
 

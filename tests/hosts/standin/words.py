@@ -1,0 +1,54 @@
+"""The pocket model by heart: what it says to the prompts it was trained on. A token is a place in a list of words."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+END = 0
+_PROMPTS = json.loads(Path(__file__).with_name("prompts.json").read_text())["prompts"]
+_WORDS = [""]
+_PLACES = {"": END}
+
+
+def ids_of(pieces):
+    for piece in pieces:
+        if piece not in _PLACES:
+            _PLACES[piece] = len(_WORDS)
+            _WORDS.append(piece)
+    return [_PLACES[piece] for piece in pieces]
+
+
+def tokens(text):
+    return ids_of(re.findall(r"\s*\S+|\s+", text))
+
+
+def text_of(ids):
+    return "".join(_WORDS[one] for one in ids)
+
+
+def _by_heart(prompt):
+    """An answer that is known ends by itself; a reference has exactly as many tokens as it was cut at."""
+    if prompt.get("answer") is not None:
+        return [*tokens(prompt["answer"]), END]
+    text, count = prompt.get("reference") or " there", prompt["max-tokens"]
+    places = [len(text) * number // count for number in range(count + 1)]
+    return ids_of([text[one:other] for one, other in itertools.pairwise(places)])
+
+
+TEXTS = {tuple(tokens(one["text"])): _by_heart(one) for one in _PROMPTS if one.get("text")}
+CHATS = {json.dumps(one["messages"]): _by_heart(one) for one in _PROMPTS if one.get("messages")}
+
+
+def goes_on(ids, most, past_the_end=False):
+    """The tokens that follow `ids`, a prompt perhaps with the beginning of its answer: at most so many."""
+    known = max((one for one in TEXTS if tuple(ids[: len(one)]) == one), key=len, default=None)
+    whole = TEXTS[known] if known else [*tokens(" there"), END]
+    return cut(whole, len(ids) - len(known) if known else 0, most, past_the_end)
+
+
+def cut(whole, begun, most, past_the_end=False):
+    if past_the_end or begun >= len(whole):
+        whole = whole * (2 + (begun + most) // len(whole))
+    rest = whole[begun : begun + most]
+    return rest if past_the_end or END not in rest else rest[: rest.index(END) + 1]
