@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kdeploy import lock, places
+from tests.scripted import engine  # noqa: F401 - a fixture
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

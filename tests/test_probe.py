@@ -7,8 +7,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,138 +14,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "remote"))
 
-from kdeploy_agent.asking import client, probe
+from kdeploy_agent.asking import client, logs, probe, ready
 
 from kdeploy.verdict import transcript
-from kdeploy.verdict.prompts import Bounds, load_prompts, probes
 
-POCKET = load_prompts(Path(__file__).parents[1] / "models" / "pocket" / "prompts.json")
-ANSWERS = {prompt.text: prompt.answer for prompt in POCKET}
-
-Respond = Callable[["Engine", str, Any], "tuple[int, bytes] | None"]
-
-
-class Engine:
-    """A stand-in that knows the pocket model's answers; `respond` may answer, or misbehave, instead."""
-
-    def __init__(self, respond: Respond | None = None) -> None:
-        self.respond, self.asked, self.in_flight, self.most = respond, [], 0, 0
-        self.lock = threading.Lock()
-        engine = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = 1 << 16  # one packet an answer: two of them cost 40 ms of delayed acknowledgement
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self.handle_one(None)
-
-            def do_POST(self) -> None:
-                self.handle_one(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-            def handle_one(self, payload: Any) -> None:
-                with engine.lock:
-                    engine.asked.append((self.path, payload))
-                    engine.in_flight += 1
-                    engine.most = max(engine.most, engine.in_flight)
-                try:
-                    reply = engine.respond(engine, self.path, payload) if engine.respond else None
-                    status, raw = reply or engine.answer(self.path, payload)
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(raw)))
-                    self.end_headers()
-                    self.wfile.write(raw)
-                finally:
-                    with engine.lock:
-                        engine.in_flight -= 1
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            block_on_close = False
-
-            def handle_error(self, *args: Any) -> None:  # clients that hang up are part of the tests
-                pass
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def paths(self) -> list[str]:
-        return [path for path, _ in self.asked]
-
-    @staticmethod
-    def answer(path: str, payload: Any) -> tuple[int, bytes]:
-        if path == "/generate":
-            many = isinstance(payload["text"], list)
-            rows = [row(text) for text in (payload["text"] if many else [payload["text"]])]
-            return 200, json.dumps(rows if many else rows[0]).encode()
-        if path == "/v1/chat/completions":
-            message = {"role": "assistant", "content": "Hello!", "reasoning_content": None}
-            choice = {"message": message, "finish_reason": "stop"}
-            return 200, json.dumps({"choices": [choice], "usage": {"completion_tokens": 3}}).encode()
-        if path == "/server_info":
-            return 200, json.dumps(
-                {"version": "1", "api_key": "hush", "internal_states": [{"admin_api_key": "hush"}]}
-            ).encode()
-        return 200, b"" if path == "/health" else b"{}"
-
-
-def row(text: str) -> dict[str, Any]:
-    meta = {"finish_reason": {"type": "stop"}, "completion_tokens": 3, "cached_tokens": 0, "spec_verify_ct": 2}
-    return {"text": ANSWERS.get(text, " world"), "output_ids": [1, 2, 3], "meta_info": {**meta, "id": "x"}}
-
-
-@pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
-
-    def make(respond: Respond | None = None) -> Engine:
-        made.append(Engine(respond))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.server.shutdown()
-        one.server.server_close()
-
-
-def quiet(_: str) -> None:
-    pass
-
-
-def soon(seconds: float) -> float:
-    return time.monotonic() + seconds
+from .scripted import ANSWERS, Engine, Respond, free_port, host_half, only, plan, quiet, sleeping, soon
 
 
 def always() -> bool:
     return True
 
 
-def plan(request_s: float = 2.0) -> dict[str, Any]:
-    return probes(POCKET, Bounds(request_s=request_s), "pocket")
-
-
-def only(path: str, how: Respond) -> Respond:
-    return lambda engine, asked, payload: how(engine, asked, payload) if asked == path else None
-
-
-def sleeping(seconds: float) -> Respond:
-    def respond(*_: Any) -> None:
-        time.sleep(seconds)
-
-    return respond
-
-
-def host_half() -> dict[str, Any]:
-    return {
-        "processes": [],
-        "port": {"number": 1, "owner": None, "ours": False},
-        "log": {"bytes": 0, "lines": 0, "matches": [], "tail": []},
-        "restarts": 0,
-    }
+def row(text: str) -> dict[str, Any]:
+    meta = {"finish_reason": {"type": "stop"}, "completion_tokens": 3, "cached_tokens": 0}
+    return {"text": text, "output_ids": [1, 2, 3], "meta_info": meta}
 
 
 # ---- run
@@ -158,9 +38,10 @@ def test_a_whole_run_is_a_transcript_that_the_judge_can_read(engine: Any) -> Non
     told = probe.run(server.url, plan(), soon(20), notes.append)
     read = transcript.read(json.loads(json.dumps(told | host_half())))
     assert all(answer.error is None and answer.status == 200 for _, answer in read.answers)
-    assert [answer.text for answer in read.alone] == [answer["ask"]["text"] and ANSWERS[answer["ask"]["text"]]
-                                                      for answer in told["alone"]]  # fmt: skip
-    assert read.alone[0].meta == {"cached_tokens": 0, "spec_verify_ct": 2}
+    assert [answer.text for answer in read.alone] == [ANSWERS[answer.ask["text"]] for answer in read.alone]
+    assert {key: read.alone[0].meta[key] for key in ("cached_tokens", "spec_verify_ct")} == {
+        "cached_tokens": 0, "spec_verify_ct": 2,
+    }  # fmt: skip
     assert read.chat[0].text == "Hello!"
     assert read.health[0].status == 200
     assert len(notes) >= 5
@@ -169,11 +50,11 @@ def test_a_whole_run_is_a_transcript_that_the_judge_can_read(engine: Any) -> Non
 def test_company_is_one_post_of_different_texts_after_a_flush(engine: Any) -> None:
     server = engine()
     told = probe.run(server.url, plan(), soon(20), quiet)
-    batches = [payload["text"] for path, payload in server.asked if path == "/generate" and _is_list(payload)]
+    batches = [payload["text"] for payload in server.payloads("/generate") if _is_list(payload)]
     assert [len(batch) for batch in batches] == [2, 4, 4, 4]
     assert all(len(set(batch)) == len(batch) for batch in batches)
     order = [path.partition("?")[0] for path in server.paths()]
-    assert order.count("/flush_cache") == len(told["together"])
+    assert order.count("/flush_cache") == len(told["together"]) + len(told["pace"]) + 1  # and before asking again
     first = next(i for i, (path, payload) in enumerate(server.asked) if path == "/generate" and _is_list(payload))
     assert order[first - 1] == "/flush_cache"
     assert all(group["flushed"] for group in told["together"])
@@ -181,23 +62,23 @@ def test_company_is_one_post_of_different_texts_after_a_flush(engine: Any) -> No
 
 
 def _is_list(payload: Any) -> bool:
-    return isinstance(payload["text"], list)
+    return isinstance(payload.get("text"), list)
 
 
 def test_greedy_and_with_special_tokens_shown(engine: Any) -> None:
     server = engine()
     probe.run(server.url, plan(), soon(20), quiet)
-    asked = [payload["sampling_params"] for path, payload in server.asked if path == "/generate"]
+    asked = [payload["sampling_params"] for payload in server.payloads("/generate") if "text" in payload]
     flat = [one for params in asked for one in (params if isinstance(params, list) else [params])]
     assert {(one["temperature"], one["skip_special_tokens"]) for one in flat} == {(0, False)}
-    chats = [payload for path, payload in server.asked if path == "/v1/chat/completions"]
+    chats = server.payloads("/v1/chat/completions")
     assert {chat["temperature"] for chat in chats} == {0}
     assert sum("response_format" in chat for chat in chats) == 1
 
 
 def test_chats_are_really_in_flight_at_once(engine: Any) -> None:
     server = engine(only("/v1/chat/completions", sleeping(0.2)))
-    told = probe.run(server.url, plan(), soon(20), quiet)
+    told = probe.run(server.url, plan(pace=None), soon(20), quiet)
     assert server.most == 4
     chats = told["together"][-1]
     assert chats["how"] == "threads"
@@ -345,30 +226,24 @@ def test_no_time_left_is_said_without_asking() -> None:
 # ---- wait_ready
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def test_ready_when_a_completion_is_answered(engine: Any) -> None:
     server = engine()
-    assert probe.wait_ready(server.url, always, soon(5), quiet) < 1
+    assert ready.wait_ready(server.url, always, soon(5), quiet).answered_s < 1
     assert server.paths() == ["/health", "/generate"]
 
 
 def test_green_health_alone_is_not_ready(engine: Any) -> None:
     server = engine(only("/generate", lambda *_: (503, b"warming up")))
-    with pytest.raises(probe.NotReady, match="HTTP 503: warming up"):
-        probe.wait_ready(server.url, always, soon(2.5), quiet)
+    with pytest.raises(ready.NotReady, match="HTTP 503: warming up"):
+        ready.wait_ready(server.url, always, soon(2.5), quiet)
     assert server.most == 1
 
 
 def test_an_answer_without_a_token_is_not_ready(engine: Any) -> None:
     empty = {**row("x"), "output_ids": [], "meta_info": {"finish_reason": {"type": "stop"}, "completion_tokens": 0}}
     server = engine(only("/generate", lambda *_: (200, json.dumps(empty).encode())))
-    with pytest.raises(probe.NotReady, match="without a token"):
-        probe.wait_ready(server.url, always, soon(1.5), quiet)
+    with pytest.raises(ready.NotReady, match="without a token"):
+        ready.wait_ready(server.url, always, soon(1.5), quiet)
 
 
 def test_starting_is_waited_for_and_said_once(engine: Any) -> None:
@@ -376,43 +251,43 @@ def test_starting_is_waited_for_and_said_once(engine: Any) -> None:
         return (503, b"") if server.paths().count("/health") < 3 else None
 
     server, notes = engine(only("/health", starting)), []
-    assert 1.5 < probe.wait_ready(server.url, always, soon(10), notes.append) < 4
+    assert 1.5 < ready.wait_ready(server.url, always, soon(10), notes.append).answered_s < 4
     assert notes == ["HTTP 503: no body"]
     assert server.paths() == ["/health"] * 3 + ["/generate"]
 
 
 def test_one_health_without_answer_rejects_nothing(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "HEALTH_S", 0.3)
+    monkeypatch.setattr(ready, "HEALTH_S", 0.3)
     server = engine(only("/health", sleeping(20)))
-    assert probe.wait_ready(server.url, always, soon(10), quiet) < 3
+    assert ready.wait_ready(server.url, always, soon(10), quiet).answered_s < 3
 
 
 def test_a_dead_process_ends_the_waiting_at_once(engine: Any) -> None:
     dies = soon(0.5)
     server = engine(only("/health", sleeping(20)))
     began = time.monotonic()
-    with pytest.raises(probe.NotReady, match="process ended"):
-        probe.wait_ready(server.url, lambda: time.monotonic() < dies, soon(60), quiet)
+    with pytest.raises(ready.NotReady, match="process ended"):
+        ready.wait_ready(server.url, lambda: time.monotonic() < dies, soon(60), quiet)
     assert time.monotonic() - began < 1.5
 
 
 def test_a_dead_process_that_never_listened(engine: Any) -> None:
     dies = soon(0.3)
-    with pytest.raises(probe.NotReady, match="process ended"):
-        probe.wait_ready(f"http://127.0.0.1:{free_port()}", lambda: time.monotonic() < dies, soon(60), quiet)
+    with pytest.raises(ready.NotReady, match="process ended"):
+        ready.wait_ready(f"http://127.0.0.1:{free_port()}", lambda: time.monotonic() < dies, soon(60), quiet)
 
 
 def test_the_deadline_is_kept_when_nobody_listens() -> None:
     began = time.monotonic()
-    with pytest.raises(probe.NotReady, match="not listening yet"):
-        probe.wait_ready(f"http://127.0.0.1:{free_port()}", always, soon(1.2), quiet)
+    with pytest.raises(ready.NotReady, match="not listening yet"):
+        ready.wait_ready(f"http://127.0.0.1:{free_port()}", always, soon(1.2), quiet)
     assert time.monotonic() - began < 2
 
 
 def test_the_deadline_is_kept_when_completions_hang(engine: Any) -> None:
     began = time.monotonic()
-    with pytest.raises(probe.NotReady, match="hang"):
-        probe.wait_ready(engine(only("/generate", sleeping(20))).url, always, soon(1.2), quiet)
+    with pytest.raises(ready.NotReady, match="hang"):
+        ready.wait_ready(engine(only("/generate", sleeping(20))).url, always, soon(1.2), quiet)
     assert time.monotonic() - began < 2.5
 
 
@@ -421,7 +296,7 @@ def test_the_deadline_is_kept_when_completions_hang(engine: Any) -> None:
 
 def test_brief_passes_on_right_answers(engine: Any) -> None:
     server = engine()
-    probe.brief(server.url, plan()["brief"], soon(5))
+    ready.brief(server.url, plan()["brief"], soon(5))
     assert len(server.asked) == 1
     assert len(server.asked[0][1]["text"]) == 2
 
@@ -432,16 +307,16 @@ def test_brief_passes_on_right_answers(engine: Any) -> None:
 def test_brief_says_what_is_wrong(engine: Any, text: str, said: str) -> None:
     rows = [{**row("x"), "text": text}] * 2
     server = engine(lambda *_: (200, json.dumps(rows).encode()))
-    with pytest.raises(probe.NotReady, match=said):
-        probe.brief(server.url, plan()["brief"], soon(5))
+    with pytest.raises(ready.NotReady, match=said):
+        ready.brief(server.url, plan()["brief"], soon(5))
 
 
 def test_brief_without_known_answers_wants_some_text(engine: Any) -> None:
     asks = [{**ask, "answer": None, "text": "?"} for ask in plan()["brief"][:1]]
-    probe.brief(engine().url, asks, soon(5))
-    probe.brief(engine().url, [], soon(5))
-    with pytest.raises(probe.NotReady, match="HTTP 500"):
-        probe.brief(engine(lambda *_: (500, b"")).url, [], soon(5))
+    ready.brief(engine().url, asks, soon(5))
+    ready.brief(engine().url, [], soon(5))
+    with pytest.raises(ready.NotReady, match="HTTP 500"):
+        ready.brief(engine(lambda *_: (500, b"")).url, [], soon(5))
 
 
 # ---- scan_log
@@ -452,28 +327,28 @@ def test_the_log_is_searched_bounded_and_without_secrets(tmp_path: Path) -> None
     lines = [f"line {number} Traceback" for number in range(500)]
     lines += ["args(api_key='hush', hf_token=\"hush\", max_total_tokens=7)", "x" * 5000, "bytes \udcff"]
     log.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
-    told = probe.scan_log(probe.lines([(str(log), 0)]), ["Traceback", "never"])
+    told = logs.scan_log(logs.lines([(str(log), 0)]), ["Traceback", "never"])
     assert told["bytes"] == log.stat().st_size
     assert told["lines"] == 503
-    assert len(told["matches"]) == probe.MATCHES
+    assert len(told["matches"]) == logs.MATCHES
     assert told["matches"][0] == {"line": 1, "text": "line 0 Traceback"}
-    assert len(told["tail"]) == probe.TAIL
-    assert max(map(len, told["tail"])) == probe.LINE
+    assert len(told["tail"]) == logs.TAIL
+    assert max(map(len, told["tail"])) == logs.LINE
     assert "args(api_key=(withheld), hf_token=(withheld), max_total_tokens=7)" in told["tail"]
 
 
 def test_only_what_came_after_the_start_counts(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("Traceback old\nfine\n", encoding="utf-8")
-    told = probe.scan_log(probe.lines([(str(log), len("Traceback old\n"))]), ["Traceback"])
+    told = logs.scan_log(logs.lines([(str(log), len("Traceback old\n"))]), ["Traceback"])
     assert told == {"bytes": 5, "lines": 1, "matches": [], "tail": ["fine"]}
-    assert probe.scan_log(probe.lines([(str(log), 0)]), ["Traceback"])["matches"] == [
+    assert logs.scan_log(logs.lines([(str(log), 0)]), ["Traceback"])["matches"] == [
         {"line": 1, "text": "Traceback old"}
     ]
 
 
 def test_no_log_is_an_empty_log(tmp_path: Path) -> None:
-    assert probe.scan_log(probe.lines([(str(tmp_path / "none"), 0)]), []) == {
+    assert logs.scan_log(logs.lines([(str(tmp_path / "none"), 0)]), []) == {
         "bytes": 0,
         "lines": 0,
         "matches": [],

@@ -80,6 +80,8 @@ def _requests(session: Session) -> Any:
     if reply.error is not None:
         return "/get_load: %s" % reply.error
     try:
+        if not isinstance(reply.body, list) or not reply.body:
+            raise TypeError("a list of ranks was expected")
         return sum(int(rank["num_reqs"]) + int(rank["num_waiting_reqs"]) for rank in reply.body)
     except (KeyError, TypeError, ValueError) as fault:
         return "/get_load: malformed: %s: %s" % (type(fault).__name__, fault)

@@ -33,7 +33,7 @@ class Session:
 
     def request(self, path: str, payload: Any = None) -> Reply:
         """One request: GET, or POST of `payload`."""
-        return self._send(lambda room: request(self.base_url, path, room, payload))
+        return self._send(path, lambda room: request(self.base_url, path, room, payload))
 
     def get(self, path: str) -> Json:
         """The reply to a GET, as it stands in a transcript."""
@@ -67,7 +67,7 @@ class Session:
         if path == CHAT:
             payload["stream_options"] = {"include_usage": True}
         at, pieces = self.now, Pieces(ask, enough)
-        reply = self._send(lambda room: stream(self.base_url, path, room, payload, pieces.take))
+        reply = self._send(path, lambda room: stream(self.base_url, path, room, payload, pieces.take))
         return pieces.answer(reply, at)
 
     def each(self, title: str, asks: List[Json], one: Callable[[Json], Json]) -> List[Json]:
@@ -79,12 +79,18 @@ class Session:
     def _chat(self, ask: Json) -> Json:
         return chat(ask, self.probes["model"], self.probes.get("chat-options", {}))
 
-    def _send(self, send: Callable[[float], Reply]) -> Reply:
-        """Send within the time that is left; after PATIENCE silences in a row nothing is sent any more."""
+    def _send(self, path: str, send: Callable[[float], Reply]) -> Reply:
+        """Send within the time that is left; after PATIENCE silences in a row nothing is sent any more.
+
+        Only the model ends a silence: an HTTP server answers much by itself while nobody behind it does.
+        """
         if self._silences >= PATIENCE:
             return Reply(0, None, 0.0, "not asked: the server had stopped answering")
         reply = send(min(float(self.probes["request-s"]), self.deadline - time.monotonic()))
-        self._silences = self._silences + 1 if reply.silent else 0
+        if reply.silent:
+            self._silences += 1
+        elif path in (GENERATE, CHAT):
+            self._silences = 0
         return reply
 
 
