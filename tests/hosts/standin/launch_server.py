@@ -118,9 +118,10 @@ def row(prompt, asked, params):
 
 def logprobs(ids, start):
     """Of each input token its own logprob and the two best in its place; nothing of the first."""
+    known, whole = words.begun(ids, True)
     mine, best = [[None, ids[start], None]], [None]
     for at in range(start + 1, len(ids)):
-        (wanted,) = words.goes_on(ids[:at], 1)
+        (wanted,) = words.cut(whole, at - known, 1, True)
         mine.append([-0.25 if ids[at] == wanted else -2.25, ids[at], None])
         best.append([[-0.25, wanted, None], [-2.25, 1 if ids[at] == wanted else ids[at], None]])
     return {"input_token_logprobs": mine, "input_top_logprobs": best}

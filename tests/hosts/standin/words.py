@@ -40,11 +40,22 @@ TEXTS = {tuple(tokens(one["text"])): _by_heart(one) for one in _PROMPTS if one.g
 CHATS = {json.dumps(one["messages"]): _by_heart(one) for one in _PROMPTS if one.get("messages")}
 
 
+def begun(ids, past_the_end=False):
+    """The known prompt that `ids` begin with, and all that is said to it; the rest of `ids` begins what is said.
+
+    Where one prompt is another one and the beginning of its answer, both are meant: the shorter one unless the answer
+    goes on `past_the_end`.
+    """
+    found = [one for one in TEXTS if tuple(ids[: len(one)]) == one]
+    found = [one for one in found if list(ids[len(one) :]) == TEXTS[one][: len(ids) - len(one)]] or found
+    known = (max if past_the_end else min)(found, key=len, default=())
+    return len(known), TEXTS.get(known, [*tokens(" there"), END])
+
+
 def goes_on(ids, most, past_the_end=False):
     """The tokens that follow `ids`, a prompt perhaps with the beginning of its answer: at most so many."""
-    known = max((one for one in TEXTS if tuple(ids[: len(one)]) == one), key=len, default=None)
-    whole = TEXTS[known] if known else [*tokens(" there"), END]
-    return cut(whole, len(ids) - len(known) if known else 0, most, past_the_end)
+    known, whole = begun(ids, past_the_end)
+    return cut(whole, len(ids) - known if known else 0, most, past_the_end)
 
 
 def cut(whole, begun, most, past_the_end=False):
