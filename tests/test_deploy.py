@@ -96,5 +96,5 @@ def test_a_rollback_pushes_nothing() -> None:
 
 
 def test_prompts_of_the_repository_are_readable() -> None:
-    assert len(goal().prompts) == 70
+    assert len(goal().prompts) == 73
     assert Path(asking.__file__).with_name("default_prompts.json").exists()

@@ -112,7 +112,7 @@ def look(transcript: Transcript, expectation: Expectation) -> Check:
 
 
 def _findings(answer: Answer) -> list[garble.Finding]:
-    if not answer.ask.get("ignore_eos"):
+    if not answer.ask.get("ignore_eos") or not answer.whole.strip():
         return list(garble.find(answer.whole, answer.ids, cut=answer.finish == "length"))
     # Made to go on past its end a sane model says its end-of-text token, and repeats itself sooner or later.
     text = garble.SPECIAL.split(answer.whole)[0]

@@ -14,7 +14,6 @@ from kdeploy.verdict.seen import Answer, Bounded, Streamed, Transcript
 
 PIECES = 3  # after which the agent hangs up
 _GRACE_S = 2.0 + 0.8  # SGLang 0.5.11 waits 2 s before it aborts (srt/managers/tokenizer_manager.py, create_abort_task)
-_LETS_GO_S = 4.0  # SGLang 0.5.11, srt/managers/tokenizer_manager.py, waits 2 s before it aborts
 _TO_ITS_END = 0.7  # of the time that the rest of an aborted answer would have taken: then nobody stopped it
 
 

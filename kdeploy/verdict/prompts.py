@@ -107,7 +107,7 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
         "lossless": _lossless([*texts, *long], bounds),
         "together": together,
         "json": [{**_as_chat(prompt), "schema": prompt.json_schema} for prompt in typed],
-        "abort": _on_and_on("abort", texts[0], ABORTED) if texts else None,
+        "abort": _on_and_on("abort", min(texts, key=_size), ABORTED) if texts else None,
         "pace": _pace(texts, prompts) if texts and bounds.pace else None,
         "repeat": again,
         "brief": brief,
@@ -184,6 +184,10 @@ def _spread(texts: list[Prompt], count: int) -> list[Prompt]:
 def _briefest(texts: list[Prompt]) -> list[Prompt]:
     known = [prompt for prompt in texts if prompt.answer is not None]
     return sorted(known or texts, key=lambda prompt: prompt.max_tokens)[len(known or texts) // 3 :][:2]
+
+
+def _size(prompt: Prompt) -> int:
+    return len(prompt.text or "")
 
 
 def _wordiest(texts: list[Prompt], count: int) -> list[Prompt]:

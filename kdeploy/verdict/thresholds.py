@@ -176,14 +176,22 @@ def _up(value: float) -> float:
     return round(value + 0.0005, 3) if value != round(value, 3) else value
 
 
-def _lines(value: Any, indent: str = "") -> Iterator[str]:
-    """Block YAML of mappings and lists; every text in quotes, so that none is read as something else."""
-    for key, item in value.items():
+def _lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Block YAML; every text in quotes, so that none is read as something else."""
+    for key, item in values.items():
         if isinstance(item, dict):
             yield f"{indent}{key}:"
             yield from _lines(item, indent + "  ")
         elif isinstance(item, list):
             yield f"{indent}{key}:{'' if item else ' []'}"
-            yield from (f"{indent}  - {json.dumps(one, ensure_ascii=False)}" for one in item)
+            for one in item:
+                yield f"{indent}  - {{{', '.join(f'{name}: {_scalar(value)}' for name, value in one.items())}}}"
         else:
-            yield f"{indent}{key}: {json.dumps(item, ensure_ascii=False)}"
+            yield f"{indent}{key}: {_scalar(item)}"
+
+
+def _scalar(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    shown = (char if char.isprintable() and char not in '"\\' else f"\\U{ord(char):08x}" for char in value)
+    return f'"{"".join(shown)}"'
