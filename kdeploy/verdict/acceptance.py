@@ -7,6 +7,7 @@ from typing import Any
 
 from kdeploy.verdict.expectation import Check, Expectation, not_applicable, settle
 from kdeploy.verdict.figures import COMPANY, EVERYTHING, LONG_ENOUGH, accept_groups, accept_length, asked_alone, steps
+from kdeploy.verdict.questions import LONG
 from kdeploy.verdict.seen import Answer, Transcript
 
 _BLOCKWISE = ("DFLASH", "DDTREE")  # a step gives at most a block, whatever the budget of nodes (num_draft_tokens) is
@@ -48,7 +49,9 @@ def _too_short(title: str, length: float, expectation: Expectation, transcript: 
     bad, floor, known = [], expectation.min_accept_length, expectation.comparable(transcript)
     if floor is not None and title in (EVERYTHING, COMPANY) and length < floor:
         bad.append(f"{title}: {length:.2f} tokens a step, the floor is {floor:.2f}")
-    elif floor is not None and length < (1 + floor) / 2:  # kinds differ by nature, but none is to fall towards 1
+    elif (
+        floor is not None and title != LONG and length < (1 + floor) / 2
+    ):  # kinds differ by nature, but none is to fall towards 1
         bad.append(f"{title}: {length:.2f} tokens a step, half-way from 1 to the floor is {(1 + floor) / 2:.2f}")
     before = known.accept.get(title) if known and known.asked == asked_alone(transcript) else None
     if known and before is not None and length < expectation.acceptance * before:

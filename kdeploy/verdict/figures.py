@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from kdeploy.verdict.questions import LONG
 from kdeploy.verdict.seen import Answer, Transcript
 
 EVERYTHING, COMPANY = "all", "in company"
@@ -67,11 +68,14 @@ def accept_lengths(transcript: Transcript) -> dict[str, float]:
 
 
 def accept_groups(transcript: Transcript) -> dict[str, list[Answer]]:
-    """The answers whose steps are looked at, by what they have in common; groups of too few tokens are left out."""
-    alone = _telling((*transcript.alone, *transcript.long))
+    """The answers whose steps are looked at, by what they have in common; groups of too few tokens are left out.
+
+    Long ones are a kind of their own and not among all: made to go on past its end a model says what no draft foresees.
+    """
+    alone, long = _telling(transcript.alone), _telling(transcript.long)
     company = _telling(a for group in transcript.together if group.how == "batch" for a in group.answers)
     kinds = sorted({answer.kind for answer in alone})
-    groups = {kind: [answer for answer in alone if answer.kind == kind] for kind in kinds}
+    groups = {**{kind: [answer for answer in alone if answer.kind == kind] for kind in kinds}, LONG: long}
     groups = {kind: answers for kind, answers in groups.items() if sum(a.n for a in answers) >= ENOUGH}
     return {**groups, EVERYTHING: alone, COMPANY: company}
 

@@ -22,9 +22,9 @@ Lossless = Literal["logprobs", "reask", "none"]
 """How an answer is compared with a prefill of itself: one with logprobs, or one a position for a single token."""
 
 ABORTED = 1900  # tokens that are asked for where the client hangs up: seconds of work that must not be done
-PACED = 48  # tokens a request whose speed is measured
+PACED = 96  # tokens a request whose speed is measured
 AT_ONCE = (1, 8)  # requests whose speed is measured together
-ROUNDS = 2  # of each; the better one counts, a machine has other things to do as well
+ROUNDS = 3  # of each; the best one counts, for a machine has other things to do as well
 BATCH = 16  # prefixes that are asked in one request
 EACH, EACH_FULL = 48, 4096  # positions of one answer that are asked again, quick and full
 
