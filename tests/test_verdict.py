@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kdeploy.errors import ProfileError
 from kdeploy.verdict import shape
 from kdeploy.verdict.judge import CHECKS, Outcome, judge
+from kdeploy.verdict.office import entry, long_prompts
 from kdeploy.verdict.prompts import Bounds, Prompt, default_prompts, load_prompts, probes, reasking, takes_schemas
 from tests import test_flow, test_speculation
 from tests.judging import EXPECTED, GOOD, POCKET, Change, failures, spoilt
@@ -418,6 +420,18 @@ def test_batches_have_different_prompts_and_every_prompt_gets_company(count: int
     asked = {json.dumps(ask) for ask in (*plan["alone"], *plan["chat"])}
     assert all(json.dumps(ask) in asked for group in plan["together"] for ask in group["asks"])
     assert all(json.dumps(ask) in asked for ask in plan["repeat"])
+
+
+def test_what_the_lost_property_office_is_asked_stands_far_above_and_once() -> None:
+    assert len({entry(number)[0] for number in range(400)}) == len({entry(number)[1] for number in range(400)}) == 400
+    for prompt in long_prompts():
+        if prompt.expect is None:
+            continue
+        *lines, last = str(prompt.text).splitlines()
+        (line,) = (line for line in lines if line.startswith(last))
+        assert lines.index(line) < len(lines) / 2
+        assert re.search(prompt.expect, line.removeprefix(last))
+        assert sum(re.search(prompt.expect, one.partition(":")[2]) is not None for one in lines) == 1
 
 
 def test_the_default_prompts_cover_the_kinds() -> None:

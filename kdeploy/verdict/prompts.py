@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from kdeploy.verdict import signatures
-from kdeploy.verdict.questions import Message, Prompt, PromptsFile, default_prompts, load_prompts
+from kdeploy.verdict.office import long_prompts
+from kdeploy.verdict.questions import Message, Prompt, PromptsFile, load_prompts
 
 __all__ = [
     "PROTOCOL", "Bounds", "Lossless", "Message", "Prompt", "PromptsFile", "default_prompts", "load_prompts", "probes",
@@ -44,6 +46,11 @@ class Bounds:
     why: str = ""  # lossless is as it is
     pace: bool = True  # whether speed is measured
     soak_every_s: float = 5.0  # between two questions after the opening
+
+
+def default_prompts() -> tuple[Prompt, ...]:
+    """The prompts for a model whose exact answers are not known."""
+    return (*load_prompts(Path(__file__).with_name("default_prompts.json")), *long_prompts())
 
 
 def takes_schemas(args: Mapping[str, Any]) -> bool:

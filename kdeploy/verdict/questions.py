@@ -89,8 +89,3 @@ class PromptsFile(Model):
 def load_prompts(path: Path) -> tuple[Prompt, ...]:
     """Read a prompts file (JSON, which is YAML); raises ProfileError with the place of the fault."""
     return tuple(document.load(path, PromptsFile, ProfileError)[0].prompts)
-
-
-def default_prompts() -> tuple[Prompt, ...]:
-    """The prompts for a model whose exact answers are not known."""
-    return load_prompts(Path(__file__).with_name("default_prompts.json"))
