@@ -129,7 +129,7 @@ class PreflightError(KdeployError):
 
 
 class GateError(KdeployError):
-    """The candidate was rejected, and the host serves what it served before."""
+    """The gate says no: a candidate was rejected and the host serves what it served before, or nothing was changed."""
 
     code = ExitCode.GATE
 

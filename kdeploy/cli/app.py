@@ -12,8 +12,8 @@ app = typer.Typer(
     name="kdeploy",
     help="Declarative deployment and patch-set management for SGLang.",
     epilog="Exit codes: 0 done, 1 our fault, 2 usage, 10 profile, 11 patch set, 20 anchor, 21 conflict, 22 proof, "
-    "30 unreachable, 31 remote, 32 locked, 33 precheck, 34 drift, 40 rejected and rolled back, 41 way back failed, "
-    "42 no known-good, 130 interrupted.",
+    "30 unreachable, 31 remote, 32 locked, 33 precheck, 34 drift, 40 the gate says no (apply goes back), "
+    "41 way back failed, 42 no known-good, 130 interrupted.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
