@@ -35,10 +35,8 @@ class Handler(BaseHTTPRequestHandler):
         texts = asked.get("text", "")
         if isinstance(texts, str) and texts.startswith("wait "):  # a long answer: "wait 3"
             time.sleep(float(texts[5:]))
-        if texts == "fail":
-            return self.answer(500, {"error": "as asked"})
         rows = [self.row(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        self.answer(200, rows[0] if isinstance(texts, str) else rows)
+        self.answer(500 if texts == "fail" else 200, rows[0] if isinstance(texts, str) else rows)
 
     def row(self, text):
         meta = {"finish_reason": {"type": "length"}, "completion_tokens": 1, "prompt_tokens": 1}
