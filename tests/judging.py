@@ -25,6 +25,7 @@ EXPECTED = Expectation(
     tree=TREE,
     args={
         "model-path": "/opt/kdeploy/models/pocket/target",
+        "served-model-name": "pocket",
         "--attention-backend": "torch_native",
         "dtype": "float32",
         "max-total-tokens": 4096,

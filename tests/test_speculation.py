@@ -214,7 +214,7 @@ def test_the_figures_of_a_transcript() -> None:
     assert known.release == "abc"
     assert known.model == GOOD["server_info"]["body"]["model_path"]
     assert set(known.pace) == {1, 8}
-    assert known.pace[1].tokens == 48
+    assert known.pace[1].tokens == 96
     assert 100 < known.pace[1].tokens_per_s < known.pace[8].tokens_per_s < 100_000
     assert {"prose", "code", "long", EVERYTHING, COMPANY} <= set(known.accept)
     assert all(2.9 < length < 3.6 for length in known.accept.values())
@@ -259,10 +259,10 @@ def test_a_first_token_that_comes_late_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda t: t.update(pace=[]), "measured 0 times, planned 2"),
-        (lambda t: t["pace"].pop(), "8 at once: measured 1 times"),
+        (lambda t: t.update(pace=[]), "measured 0 times, planned 3"),
+        (lambda t: t["pace"].pop(), "8 at once: measured 2 times"),
         (lambda t: t["pace"][1].update(error="hang"), "8 at once: hang"),
-        (lambda t: t["pace"][0].update(tokens=40), "40 tokens came, 48 were asked for"),
+        (lambda t: t["pace"][0].update(tokens=40), "40 tokens came, 96 were asked for"),
     ],
 )
 def test_speed_that_was_not_measured_as_planned(change: Change, said: str) -> None:

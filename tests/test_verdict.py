@@ -77,6 +77,13 @@ CASES: list[tuple[str, Change, set[str], str]] = [
         {"identity.args"},
         'scheduler 0 has "triton"',
     ),
+    (
+        "another model",
+        lambda t: t["models"]["body"]["data"][0].update(id="rocket"),
+        {"identity.model"},
+        'clients find "rocket", declared is "pocket"',
+    ),
+    ("no model", lambda t: t["models"].update(body=None, error="HTTP 404: no body"), {"identity.model"}, "HTTP 404"),
     ("no process", lambda t: t.update(processes=[]), {"identity.processes", "identity.port"}, "no process"),
     (
         "one process on another tree",

@@ -66,6 +66,20 @@ def arguments(transcript: Transcript, expectation: Expectation) -> Check:
     return settle(name, f"{len(declared)} arguments in effect, {len(schedulers)} scheduler(s) agree", bad)
 
 
+def model(transcript: Transcript, expectation: Expectation) -> Check:
+    """Clients find the model under the name that was declared."""
+    name, reply = "identity.model", transcript.models
+    declared = {normal(flag): value for flag, value in expectation.args.items()}
+    wanted = declared.get("served_model_name") or declared.get("model_path")
+    data = reply.body.get("data") if isinstance(reply.body, Mapping) else None
+    if reply.error is not None or not isinstance(data, list):
+        return failed(name, f"/v1/models: {reply.error or 'it lists none'}")
+    listed = [one.get("id") for one in data if isinstance(one, Mapping)]
+    if wanted not in listed:
+        return failed(name, f"clients find {', '.join(map(_show, listed)) or 'none'}, declared is {_show(wanted)}")
+    return passed(name, str(wanted))
+
+
 def processes(transcript: Transcript, expectation: Expectation) -> Check:
     """Every process of the server imports from the declared tree first."""
     name = "identity.processes"

@@ -14,6 +14,7 @@ __all__ = ["CHECKS", "Check", "Expectation", "Outcome", "Verdict", "as_found", "
 CHECKS: Mapping[str, Callable[[Transcript, Expectation], Check]] = {
     "identity.version": identity.version,
     "identity.args": identity.arguments,
+    "identity.model": identity.model,
     "identity.processes": identity.processes,
     "identity.port": identity.port,
     "start.first-answer": conduct.first_answer,
