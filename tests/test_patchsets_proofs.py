@@ -21,20 +21,27 @@ LOCK = PROJECT / "locks/cpu-py311.txt"
 DDTREE = ROOT / "ddtree/0.1.0"
 
 SETS = [patchset.find(ROOT, "cpu/1.0.0"), patchset.find(ROOT, "ddtree/0.1.0")]
+EVERY = [patchset.find(ROOT, ref) for ref in patchset.all_refs(ROOT)]
 
 
 def test_both_sets_fit_the_engine_in_the_order_of_the_local_profile() -> None:
     assert [one.ref for one in patchset.resolve(SETS, "0.5.11")] == ["cpu/1.0.0", "ddtree/0.1.0"]
 
 
-@pytest.mark.parametrize("one", SETS, ids=lambda one: one.ref)
+def test_the_set_that_speculates_on_a_cpu_has_all_of_the_one_before() -> None:
+    old, new = (ROOT / f"cpu/{version}/patches" for version in ("1.0.0", "1.1.0"))
+    for path in old.iterdir():
+        assert (new / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("one", EVERY, ids=lambda one: one.ref)
 def test_every_patch_says_why_and_whose_it_is(one: PatchSet) -> None:
     for patch in one.patches:
         assert len(patch.reason.split()) >= 20, f"{patch.name}: a reason, not a title"
         assert patch.origin == "kdeploy"
 
 
-@pytest.mark.parametrize("one", SETS, ids=lambda one: one.ref)
+@pytest.mark.parametrize("one", EVERY, ids=lambda one: one.ref)
 def test_every_program_beside_the_proofs_is_one_or_is_imported_by_one(one: PatchSet) -> None:
     files = {path.stem: path for path in (one.folder / "proofs").glob("*.py")}
     reached = {Path(proof.run).stem for proof in one.proofs}
@@ -47,7 +54,7 @@ def test_every_program_beside_the_proofs_is_one_or_is_imported_by_one(one: Patch
     assert reached == set(files)
 
 
-@pytest.mark.parametrize("one", SETS, ids=lambda one: one.ref)
+@pytest.mark.parametrize("one", EVERY, ids=lambda one: one.ref)
 def test_every_proof_can_say_red_and_names_the_modules_it_imports(one: PatchSet) -> None:
     for proof in one.proofs:
         path = one.folder / proof.run
