@@ -235,7 +235,7 @@ def _transact(
     told: list[Any] = []
     if compared is not None:  # sent ahead with the others: it takes no trip of its own
         ask = Ask("evidence", {"release": compared}, timeout_s=120)
-        before = [Step(None, ask, lambda evidence: told.append(evidence.get("transcript"))), *before]
+        before = [Step(None, ask, lambda evidence: told.append(evidence.get("confirmed"))), *before]
     with Change(host, txn, note, patience) as change:
         result = change.begin(before, request)
         if result["state"] != "PROBED":

@@ -92,7 +92,7 @@ def targets(read: Profile, host: str | None, url: str | None) -> Iterator[Target
         if host in (None, one.name):
             facts = deploy.facts(one, None)
             known = facts.known_good if facts.known_good in facts.known_goods else None
-            kept = one.call("evidence", {"release": known})["transcript"] if known else None
+            kept = one.call("evidence", {"release": known})["confirmed"] if known else None
             yield Target(one.name, one, None, facts.current, known, kept if isinstance(kept, Mapping) else None)
 
 

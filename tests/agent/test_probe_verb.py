@@ -120,3 +120,16 @@ def test_it_ends_when_nobody_listens(rig: Any) -> None:
     child.stdout.close()
     assert child.wait(timeout=20) != 0  # long before it has asked them all
     child.stderr.close()
+
+
+def test_a_day_on_which_it_was_rejected_is_not_what_it_is_measured_by(rig: Any) -> None:
+    release = rig.apply("one")
+    first = rig.agent("evidence", {"release": release["id"]}).ok
+    assert first["confirmed"] == first["transcript"]
+    assert rig.agent("stop", {"by": "me"}).ok["ran"]
+    again = rig.order(release)
+    assert rig.agent("begin", again).ok["state"] == "PROBED"
+    assert rig.decide(again, accept=False).ok["state"] == "ROLLED_BACK"
+    told = rig.agent("evidence", {"release": release["id"]}).ok
+    assert told["verdict"]["accept"] is False and told["transcript"] != first["transcript"]
+    assert told["confirmed"] == first["transcript"]

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from kdeploy_agent.asking import probe
 from kdeploy_agent.asking.ready import First
-from kdeploy_agent.change import inspection, way_back
+from kdeploy_agent.change import evidence, inspection, way_back
 from kdeploy_agent.change.switch import POLL_S, Failed, Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, secrets
@@ -64,7 +64,7 @@ class Run:
                 done["until"] = round(time.time() + order.decide_s, 3)
             verdict = self._decision()
             with self._step("GATED"):
-                self._record(verdict)
+                evidence.judged(layout, self.release["id"], verdict)
             with self._step("OPEN"):
                 files.point(layout.current, layout.release(self.release["id"]))
                 self.switch.open(self.release)
@@ -118,9 +118,7 @@ class Run:
         with self._step("CONFIRMED"):
             # Those of an adopted one were recorded when it was found; of an order that is lost none are known.
             if self.order.probes and not adopted.is_adopted(self.release):
-                plan = {"probes": self.order.probes, "start_s": self.order.start_s}
-                evidence = self.layout.evidence(self.release["id"])
-                files.write(evidence / "plan.json", files.ordered(plan))
+                evidence.confirmed(self.layout, self.order)
             files.point(self.layout.known_good, self.layout.release(self.release["id"]))
             self.switch.allow_restarts(self.release)
             told = way_back.survive(self.units)
@@ -139,7 +137,7 @@ class Run:
         first = reason.partition("\n")[0]
         told = f"going back: {first}"
         self.note(told if len(told) <= _TOLD else f"{told[: _TOLD - 1]}…")
-        self._keep_rejected(reason)
+        evidence.rejected(self.layout, self.order, reason, self._last_words())
         stays_stopped = self.journal.stopped()
         wanted = [] if stays_stopped else way_back.releases(self.layout, self.release, at.previous, at.known_good)
         problems: List[str] = []
@@ -198,15 +196,13 @@ class Run:
 
     def _probe(self, first: First) -> None:
         if adopted.is_adopted(self.release):
-            told = self.switch.ask_again(self.release)
-            files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(told))
+            evidence.seen(self.layout, self.release["id"], self.switch.ask_again(self.release))
             return
         deadline = time.monotonic() + self.order.probe_s
         transcript = probe.run(serving.server_url(self.release), self.order.probes, deadline, self.note)
         transcript["first"] = first.told()
         transcript.update(inspection.inspect(self.units, self.release, self.order.probes))
-        transcript = secrets.mask_all(self.layout, transcript)
-        files.write(self.layout.evidence(self.release["id"]) / "transcript.json", files.canonical(transcript))
+        evidence.seen(self.layout, self.release["id"], transcript)
 
     def _refused(self) -> bool:
         """Whether the operator has said no already: a Ctrl-C need not wait until a large model has loaded."""
@@ -229,13 +225,9 @@ class Run:
             time.sleep(POLL_S)
         verdict: Dict[str, Any] = files.read_json(path)
         if not verdict["accept"]:
-            self._record(verdict)
+            evidence.judged(self.layout, self.release["id"], verdict)
             raise Failed("the gate said no: " + "; ".join(verdict["reasons"] or ["no reason given"]))
         return verdict
-
-    def _record(self, verdict: Dict[str, Any]) -> None:
-        masked = secrets.mask_all(self.layout, verdict)
-        files.write(self.layout.evidence(self.release["id"]) / "verdict.json", files.canonical(masked))
 
     def _take_secrets_back(self) -> None:
         """What served before is started with the values it had; without a disk to write them on, with what is there."""
@@ -247,12 +239,11 @@ class Run:
         with contextlib.suppress(OSError):
             self.layout.reserve.unlink()
 
-    def _keep_rejected(self, reason: str) -> None:
-        """Why the release was rejected and what its server said: the log goes on with the next release's words."""
-        with contextlib.suppress(OSError):  # a full disk must not keep us from going back
-            kept = {"txn": self.order.txn, "reason": reason, "log": self.units.words("server", _WORDS_KEPT)}
-            kept = secrets.mask_all(self.layout, kept)
-            files.write(self.layout.evidence(self.release["id"]) / "rejected.json", files.ordered(kept))
+    def _last_words(self) -> List[str]:
+        try:
+            return self.units.words("server", _WORDS_KEPT)
+        except OSError:  # a full disk must not keep us from going back
+            return []
 
     def _restore(self, release: str, known_good: Optional[str]) -> None:
         document = serving.read_release(self.layout, release)

@@ -23,6 +23,7 @@ from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.trees import serving, store
 
 _ANSWERS_WITHIN_S = 2.0
+_KEPT = ("transcript", "verdict", "confirmed")  # of how a release was judged
 
 
 def facts(call: Call) -> Dict[str, Any]:
@@ -57,14 +58,13 @@ def history(call: Call) -> Dict[str, Any]:
 
 
 def evidence(call: Call) -> Dict[str, Any]:
-    """Verb: a release's document with what the gate saw of it and said about it."""
+    """Verb: a release's document with what the gate saw of it last and said about it, and saw when it confirmed it."""
     release = call.text("release")
     folder = call.layout.evidence(release)
     found = _document(call.layout, release)
     if found["release"] is None:
         raise AgentError("usage", f"there is no release {release} on this host")
-    transcript, verdict = (files.read_json(folder / f"{name}.json") for name in ("transcript", "verdict"))
-    return {**found, "transcript": transcript, "verdict": verdict}
+    return {**found, **{name: files.read_json(folder / f"{name}.json") for name in _KEPT}}
 
 
 def _document(layout: Layout, release: str) -> Dict[str, Any]:
