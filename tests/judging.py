@@ -1,6 +1,6 @@
 """A transcript that a real SGLang 0.5.11 CPU server gave, what was declared for it, and ways to spoil it.
 
-tests/data/transcript_pocket.json: the quick gate of an apply with the pocket model, 51 answers; only paths, and the
+tests/data/transcript_pocket.json: the quick gate of an apply with the pocket model, 55 answers; only paths, and the
 ids of tree and version, were changed.
 """
 

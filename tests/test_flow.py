@@ -23,7 +23,7 @@ def bounded(how: str, **fields: Any) -> Change:
 
 
 def long(**fields: Any) -> Change:
-    return lambda t: t["long"][0].update(fields)
+    return lambda t: t["long"][1].update(fields)
 
 
 def start(**fields: Any) -> Change:
@@ -90,9 +90,9 @@ CASES: list[tuple[str, Change, set[str], str]] = [
     ),
     (
         "wrong past a prefix",
-        long(text=GOOD["long"][0]["text"].replace("capital", "captain")),
+        long(text=GOOD["long"][1]["text"].replace("kinake", "cake")),
         {"reference"},
-        "long_500: ",
+        "long_1100: ",
     ),
     ("a long answer ends early", long(n=40, finish="stop"), {"long", "lossless"}, "40 of 64 tokens, ended by 'stop'"),
     ("an empty long answer", long(text="", n=64), {"long", "reference", "answers.garble"}, "an empty answer"),
@@ -105,7 +105,7 @@ CASES: list[tuple[str, Change, set[str], str]] = [
     (
         "no long ones",
         lambda t: t.update(long=[]),
-        {"answers.asked", "long", "lossless"},
+        {"answers.asked", "long", "lossless", "concurrency"},
         "planned, and not answered",
     ),
     ("blocked after green health", start(healthy_s=1.0, answered_s=21.0), {"start.first-answer"}, "20.0 s later"),

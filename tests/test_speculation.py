@@ -176,6 +176,7 @@ def test_speculation_that_nobody_declared_is_a_failure() -> None:
     [
         ({"spec_verify_ct": 5, "spec_accept_length": 21.6}, "the budget allows 8 a step"),
         ({"spec_accept_length": 5.0}, "it says 5.00 tokens a step"),
+        ({"spec_accept_length": float("nan")}, "it says nan tokens a step"),
         ({"spec_accept_length": "3"}, "spec_accept_length is missing"),
         ({"spec_accepted_drafts": 3}, "only 3 drafts were accepted"),
     ],

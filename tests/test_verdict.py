@@ -380,6 +380,9 @@ def test_the_plan_is_json_bounded_and_repeatable() -> None:
     assert names(plan["long"]) == ["long_500", "long_1100", "on_and_on"]
     assert all(ask["ignore_eos"] for ask in plan["long"])
     assert plan["lossless"]["of"] == names(plan["alone"]) + names(plan["long"])
+    (mixed,) = (group for group in plan["together"] if group["name"] == "mixed-4")
+    assert names(mixed["asks"])[0] == "long_500"
+    assert all(ask in plan["alone"] for ask in mixed["asks"][1:])
     assert plan["bounds"] == ["cafe", "sea"] == names(plan["stream"])[:2]
     assert all(ask in plan["alone"] + plan["chat"] for ask in plan["stream"])
     assert len(probes(POCKET, Bounds(quick=False), "pocket")["alone"]) == 70

@@ -88,7 +88,7 @@ def _lies(answer: Answer, most: int | None) -> list[str]:
     said = answer.meta.get("spec_accept_length")
     if not isinstance(said, int | float):
         bad.append("spec_accept_length is missing")
-    elif abs(said - answer.n / count) > _ROUNDING * answer.n / count:
+    elif not abs(said - answer.n / count) <= _ROUNDING * answer.n / count:
         bad.append(f"it says {said:.2f} tokens a step, {answer.n} tokens in {count} steps are {answer.n / count:.2f}")
     drafts = answer.meta.get("spec_accepted_drafts")
     if isinstance(drafts, int) and answer.n > 1 + count + drafts:

@@ -68,7 +68,7 @@ def _apart(transcript: Transcript, size: int) -> list[str]:
 
 def differences(title: str, answers: Iterable[Answer], transcript: Transcript, expectation: Expectation) -> list[str]:
     """How answers differ from those to the same question asked alone."""
-    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
+    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat, *transcript.long)}
     bad = []
     for answer in answers:
         alone = first.get(_question(answer))
@@ -85,11 +85,11 @@ def differences(title: str, answers: Iterable[Answer], transcript: Transcript, e
 
 def alike(transcript: Transcript) -> Iterator[tuple[Answer, Answer]]:
     """Every answer alone with each other one to the same question: streamed, in company, repeated, asked after all."""
-    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat)}
+    first = {_question(answer): answer for answer in (*transcript.alone, *transcript.chat, *transcript.long)}
     for title, answers in transcript.sections.items():
         for answer in answers:
             alone = first.get(_question(answer))
-            if alone is None or title in ("alone", "chat", "json", "bounds"):
+            if alone is None or title in ("alone", "chat", "long", "json", "bounds"):
                 continue
             if alone.error is None and answer.error is None:
                 yield alone, answer

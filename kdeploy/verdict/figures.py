@@ -73,7 +73,8 @@ def accept_groups(transcript: Transcript) -> dict[str, list[Answer]]:
     Long ones are a kind of their own and not among all: made to go on past its end a model says what no draft foresees.
     """
     alone, long = _telling(transcript.alone), _telling(transcript.long)
-    company = _telling(a for group in transcript.together if group.how == "batch" for a in group.answers)
+    batches = [group for group in transcript.together if group.how == "batch"]
+    company = _telling(answer for group in batches for answer in group.answers if answer.kind != LONG)
     kinds = sorted({answer.kind for answer in alone})
     groups = {**{kind: [answer for answer in alone if answer.kind == kind] for kind in kinds}, LONG: long}
     groups = {kind: answers for kind, answers in groups.items() if sum(a.n for a in answers) >= ENOUGH}

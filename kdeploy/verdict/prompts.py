@@ -96,7 +96,7 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
     chats = _at_least(bounds.chats, [prompt for prompt in chosen if prompt.messages], prompts)
     typed = [prompt for prompt in prompts if prompt.json_schema is not None][:2] if bounds.json else []
     again = [*map(_as_text, _spread(texts, bounds.repeats)), *map(_as_chat, chats[:1])] if bounds.repeats else []
-    together = _batches(texts, bounds.together)
+    together = [*_batches(texts, bounds.together), *_mixed(long, texts, max(bounds.together, default=0))]
     if len(chats) > 1 and bounds.chats > 1:
         together.append({"name": "chats", "how": "threads", "asks": list(map(_as_chat, chats[: bounds.chats]))})
     brief = [{**_as_text(prompt), "answer": prompt.answer} for prompt in _briefest(texts)]
@@ -114,7 +114,7 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
         "lossless": _lossless([*texts, *long], bounds),
         "together": together,
         "json": [{**_as_chat(prompt), "schema": prompt.json_schema} for prompt in typed],
-        "abort": _on_and_on("abort", min(texts, key=_size), ABORTED) if texts else None,
+        "abort": _on_and_on("abort", min(texts, key=lambda prompt: len(prompt.text or "")), ABORTED) if texts else None,
         "pace": _pace(texts, prompts) if texts and bounds.pace else None,
         "repeat": again,
         "brief": brief,
@@ -183,6 +183,14 @@ def _batches(texts: list[Prompt], sizes: tuple[int, ...]) -> list[dict[str, Any]
     ]
 
 
+def _mixed(long: list[Prompt], texts: list[Prompt], size: int) -> list[dict[str, Any]]:
+    """A batch of a long prompt among short ones: in one forward pass some go on where another is still read."""
+    if not long or size < 2 or len(texts) < size - 1:
+        return []
+    members = [long[0], *_spread(texts, size - 1)]
+    return [{"name": f"mixed-{size}", "how": "batch", "asks": list(map(_as_text, members))}]
+
+
 def _spread(texts: list[Prompt], count: int) -> list[Prompt]:
     """`count` prompts evenly from the whole list."""
     return texts[:: max(1, len(texts) // max(1, count))][:count]
@@ -191,10 +199,6 @@ def _spread(texts: list[Prompt], count: int) -> list[Prompt]:
 def _briefest(texts: list[Prompt]) -> list[Prompt]:
     known = [prompt for prompt in texts if prompt.answer is not None]
     return sorted(known or texts, key=lambda prompt: prompt.max_tokens)[len(known or texts) // 3 :][:2]
-
-
-def _size(prompt: Prompt) -> int:
-    return len(prompt.text or "")
 
 
 def _wordiest(texts: list[Prompt], count: int) -> list[Prompt]:
