@@ -81,7 +81,9 @@ def test_a_no_changes_nothing_and_says_so(served: Here) -> None:
     assert f"{served.live()} serves, the profile declares" in told
     (server,) = served.json("gate", drifted(served), code=ExitCode.GATE)["servers"]
     assert [name for name, outcome in outcomes(server).items() if outcome == "failed"] == ["identity.args"]
-    assert "<strong>Rejected</strong>: identity.args" in Path(server["page"]).read_text()
+    text = Path(server["page"]).read_text()
+    assert "<strong>Rejected</strong>: identity.args" in text
+    assert "<dt>declared</dt>" in text
 
 
 def test_any_url(served: Here, tmp_path: Path) -> None:

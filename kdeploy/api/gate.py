@@ -126,7 +126,10 @@ def judged(target: Target, trial: Trial, transcript: Mapping[str, Any]) -> Judge
 
 def _gated(target: Target, trial: Trial, note: Note, html: Path | None) -> Gated:
     seen = judged(target, trial, ask(target, trial, note))
-    about = pages.of(target.name, "gate", trial, seen, {"asked at": target.url} if target.url else {})
+    facts = {"asked at": target.url} if target.url else {}
+    if seen.release != trial.release.id:
+        facts["declared"] = trial.release.id
+    about = pages.of(target.name, "gate", trial, seen, facts)
     try:
         path: Path | None = keep.write(html or keep.place(about), pages.text(about, seen, trial))
     except KdeployError as fault:

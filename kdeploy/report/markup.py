@@ -7,6 +7,7 @@ escaped on its way in, and what would be invisible or turn the writing around is
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from kdeploy.secrecy import conceal
 _EMPTY = frozenset(("meta", "line", "rect", "circle"))
 """Elements without children; those of SVG must be closed even so, and HTML's may."""
 
+_DOUBTFUL = re.compile(r"[^\t\n -~]")
 _JOINERS = "\u200c\u200d"
 """Unprintable, and part of how Persian, Hindi and emoji are written."""
 
@@ -56,10 +58,12 @@ def join(children: Child) -> Markup:
 
 def visible(text: str) -> str:
     """`text` without secrets, and with what cannot be seen as its code: `\\x1b`, `\\u202e`; tab and newline stay."""
-    shown = conceal(text)
-    if shown.isprintable():
-        return shown
-    return "".join(char if char.isprintable() or char in "\t\n" or char in _JOINERS else _code(char) for char in shown)
+    return _DOUBTFUL.sub(_seen, conceal(text))
+
+
+def _seen(found: re.Match[str]) -> str:
+    char = found[0]
+    return char if char.isprintable() or char in _JOINERS else _code(char)
 
 
 def _code(char: str) -> str:
