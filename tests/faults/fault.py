@@ -39,22 +39,18 @@ class Fault:
 def load(name: str) -> Fault:
     """The fault of that name."""
     values = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    says_no = values.pop("says-no")
-    return Fault(
+    fault = Fault(
         name=name,
         does=values.pop("does"),
         profile=values.pop("profile", "local"),
-        says_no=frozenset(says_no),
+        says_no=frozenset(values.pop("says-no")),
         says=values.pop("says", ""),
         only=values.pop("only", False),
         health=values.pop("health", True),
-        **_whole(name, values),
+        edits=tuple(values.pop("edits")),
     )
-
-
-def _whole(name: str, left: dict[str, Any]) -> dict[str, Any]:
-    assert set(left) == {"edits"}, f"{name}.yaml: what is {sorted(set(left) - {'edits'})}?"
-    return {"edits": tuple(left["edits"])}
+    assert not values, f"{name}.yaml: nothing reads {', '.join(values)}"
+    return fault
 
 
 def all_faults() -> list[Fault]:
