@@ -74,7 +74,7 @@ class Here:
             },
             "gate": {
                 "prompts": "../prompts.json", "request-s": 5, "start-s": 10, "probe-s": 30, "decide-s": 10,
-                "soak-s": 0.3,
+                "soak-s": 0.3, "speed": 0.01,  # how fast a stand-in is, is how busy the machine is
             },
         }  # fmt: skip
         (self.project / f"profiles/{name}.yaml").write_text(yaml.safe_dump(text, sort_keys=False))

@@ -110,7 +110,7 @@ class Operator:
             },
             "gate": {
                 "prompts": "../prompts.json", "request-s": 5, "start-s": 10, "probe-s": 20, "decide-s": 4,
-                "soak-s": 0.3, **gate,
+                "soak-s": 0.3, "speed": 0.01, **gate,  # a stand-in is as fast as the machine is free
             },
         }  # fmt: skip
         (self.project / f"profiles/{name}.yaml").write_text(yaml.safe_dump(text, sort_keys=False))
