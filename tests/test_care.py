@@ -330,6 +330,20 @@ def test_back_to_a_release_whose_tree_is_gone(here: Here) -> None:
     assert "no known-good release" in here.run("rollback", code=ExitCode.NO_KNOWN_GOOD)
 
 
+def test_a_damaged_store_is_made_anew_by_the_same_apply(here: Here) -> None:
+    """The host said what it had, and has it no more: everything is sent, without anybody asking twice."""
+    here.run("apply", here.profile("one"))
+    for path in (here.service / "store.git/objects").rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+            path.write_bytes(b"damaged")
+    told = here.run("apply", here.profile("two"))
+    assert "beginning a new one" in told and "sending everything" in told
+    here.run("verify", "profiles/two.yaml")
+    fsck = ["git", "--git-dir", str(here.service / "store.git"), "fsck", "--full"]
+    subprocess.run(fsck, check=True, capture_output=True, timeout=30)
+
+
 @pytest.mark.parametrize(
     ("words", "verb"),
     [(("apply", "--json"), "apply"), (("status", "--frobnicate", "--json"), "status"), (("dance", "--json"), "dance")],
