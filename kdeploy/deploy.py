@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from kdeploy import endings, gating, proving
 from kdeploy.change import Change, Step
@@ -17,6 +17,7 @@ from kdeploy.profile import Gate
 from kdeploy.progress import Note
 from kdeploy.release import Release
 from kdeploy.secrecy import Secrets
+from kdeploy.session import Lacking
 from kdeploy.stage import tree as staging
 from kdeploy.stage.prove import Proven
 from kdeploy.stage.tree import Stage
@@ -25,6 +26,7 @@ from kdeploy.verdict.judge import Verdict
 
 Tell = Callable[[gating.Judged], None]
 """Is told what a release showed and what was thought of it, before the host is."""
+T = TypeVar("T")
 
 LOOKS_WITHIN_S = 900.0
 """How long a host may look at what it would say to a release, seconds."""
@@ -124,10 +126,31 @@ def carry_out(
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
-    steps, proven = _prepare(host, plan, known, goal, note, looked)
-    verdict = _transact(host, known, goal, "apply" if goal.stage else "rollback", steps, note, tell)
+    verdict, proven = _insisting(host, known, note, lambda known: _change(host, plan, known, goal, note, looked, tell))
     seconds = round(time.monotonic() - started, 1)
     return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven)
+
+
+def _insisting(host: Host, known: Facts, note: Note, work: Callable[[Facts], T]) -> T:
+    """Do `work` that pushes; once more, sending everything, when the host lacks what it said it had.
+
+    Its store was damaged then, and has made way for a new one; nothing was begun.
+    """
+    try:
+        return work(known)
+    except Lacking as fault:
+        if not known.commits:
+            raise
+        note(f"{fault.message}; sending everything")
+        return work(replace(known, commits=()))
+
+
+def _change(
+    host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, looked: bool, tell: Tell
+) -> tuple[Verdict, tuple[Proven, ...]]:
+    steps, proven = _prepare(host, plan, known, goal, note, looked)
+    kind = "apply" if goal.stage else "rollback"
+    return _transact(host, known, goal, kind, steps, note, tell), proven
 
 
 def clients_url(host: Host, known: Facts, release: Release) -> str:
@@ -144,7 +167,7 @@ def _prepare(
 
     What is not quick is done now: the runtime, and proofs on the host.
     """
-    steps = [_push(host, known, goal)] if "push" in plan.kinds else []
+    steps = [_push(host, known, goal, note)] if "push" in plan.kinds else []
     proven: tuple[Proven, ...] = ()
     long = any(len(step.ask.payload) > _SMALL for step in steps) or (bool(steps) and goal.proves_there)
     if not looked and (long or "runtime" in plan.kinds):
@@ -163,7 +186,7 @@ def _prepare(
 def bring(host: Host, plan: Plan, known: Facts, goal: Goal, note: Note) -> None:
     """Have the tree and the runtime of `plan` on the host; nothing is stopped or started."""
     if "push" in plan.kinds:
-        _do(host, [_push(host, known, goal)], note)
+        _insisting(host, known, note, lambda known: _do(host, [_push(host, known, goal, note)], note))
     if "runtime" in plan.kinds:
         _make_runtime(host, goal, note)
 
@@ -199,7 +222,7 @@ def _make_runtime(host: Host, goal: Goal, note: Note, before: Sequence[Step] = (
     host.make_runtime(key, python, lock, with_deps, note)
 
 
-def _push(host: Host, known: Facts, goal: Goal) -> Step:
+def _push(host: Host, known: Facts, goal: Goal, note: Note) -> Step:
     assert goal.stage is not None, "a rollback's plan has no push"
     release = goal.release
     request = {"tree": release.tree, "commit": release.commit, "manifest": release.manifest}
@@ -209,7 +232,7 @@ def _push(host: Host, known: Facts, goal: Goal) -> Step:
         # A damaged tree may stand on a damaged store: send everything then, not only what the host says it lacks.
         packed, form, how = staging.bundle(goal.stage, () if known.rehash_ok is False else known.commits), {}, ""
     text = f"{host.name}: push {len(packed) / 1e3:,.1f} kB{how}, every file compared there"
-    return Step(text, Ask("receive", {**request, **form}, packed, timeout_s=900))
+    return Step(text, Ask("receive", {**request, **form}, packed, telling(host.name, note), timeout_s=900))
 
 
 def _transact(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kdeploy.errors import GateError, RemoteError, RollbackFailedError
+from kdeploy.errors import GateError, InterruptedByUser, RemoteError, RollbackFailedError
 from kdeploy.host import Host
 from kdeploy.verdict.judge import Verdict
 
@@ -21,7 +21,8 @@ NOTHING_BEFORE = "nothing was serving before"
 def fault(host: Host, release: str, result: Mapping[str, Any], verdict: Verdict | None) -> Exception:
     """The error that tells of a change that did not end with `release` confirmed, by the agent's `result`.
 
-    GateError when the host is back where it was, RollbackFailedError when it is not, else RemoteError.
+    GateError when the host is back where it was, InterruptedByUser when that is because somebody ended the change,
+    RollbackFailedError when it is not back, else RemoteError.
     """
     state = result.get("state")
     first, *more = str(result.get("reason") or "no reason given").splitlines()
@@ -39,9 +40,11 @@ def fault(host: Host, release: str, result: Mapping[str, Any], verdict: Verdict 
         after = str(result.get("note") or "")
         if after == NOTHING_BEFORE:
             after = f"{after}, so the public port stays closed"
+        if ended:
+            return InterruptedByUser(f"{host.name}: {said}", hint=_AGAIN, details=(*more, f"now: {after}"))
         return GateError(
             f"{host.name}: {said}",
-            hint=_AGAIN if ended else f"evidence: {host.root}/{host.service}/releases/{release}/evidence",
+            hint=f"evidence: {host.root}/{host.service}/releases/{release}/evidence",
             details=(*more, *details, f"now: {after}"),
         )
     if state == "NEEDS_OPERATOR":

@@ -13,18 +13,21 @@ from kdeploy.release import Release
 
 
 def choose(known: Facts, to: str | None, host: Host) -> str:
-    """The release a rollback goes to: the newest known-good that is not live, or the one `to` names (a prefix will do).
+    """The release a rollback goes to: the first of the `ways_back`, or the one `to` names (a prefix will do).
 
     Raises NoKnownGoodError when there is none.
     """
-    others = [release for release in known.known_goods if release != known.current]
     if to is None:
-        if not others:
-            raise NoKnownGoodError(
-                f"{host.name}: there is no known-good release of {host.service} but the live one",
-                hint="`kdeploy history` shows what was tried",
-            )
-        return others[0]
+        if known.ways_back:
+            return known.ways_back[0]
+        left = [release for release in known.known_goods if release in known.left]
+        but = f"the live one and {', '.join(left)}, which was rolled back from" if left else "the live one"
+        raise NoKnownGoodError(
+            f"{host.name}: there is no known-good release of {host.service} but {but}",
+            hint=f"`kdeploy rollback --to {left[0]}` goes there all the same"
+            if left
+            else "`kdeploy history` shows what was tried",
+        )
     fitting = [release for release in known.known_goods if release.startswith(to)]
     if len(fitting) != 1:
         what = "more than one known-good release starts" if fitting else "no known-good release starts"
@@ -33,6 +36,13 @@ def choose(known: Facts, to: str | None, host: Host) -> str:
             hint=f"known-good here: {', '.join(known.known_goods) or 'none'}",
         )
     return fitting[0]
+
+
+def live(known: Facts, host: Host) -> str:
+    """The live release, to be started again; raises NoKnownGoodError when it was never confirmed."""
+    if known.current is None or known.current not in known.known_goods:
+        raise NoKnownGoodError(f"{host.name}: there is nothing proven to be started", hint="kdeploy apply PROFILE")
+    return known.current
 
 
 def release_on(host: Host, release_id: str, known: Facts | None = None) -> tuple[Release, Any]:

@@ -58,6 +58,8 @@ class Facts:
     current: str | None
     known_good: str | None
     known_goods: tuple[str, ...]
+    left: tuple[str, ...]
+    """Those of them that somebody rolled back from: a rollback does not bring them again by itself."""
     releases: tuple[str, ...]
     trees: tuple[str, ...]
     commits: tuple[str, ...]
@@ -88,6 +90,11 @@ class Facts:
             return f"{self.transaction.goal} is at {self.transaction.state}"
         return "the host was booted" if self.lock and self.lock.get("verb") == "boot" else None
 
+    @property
+    def ways_back(self) -> tuple[str, ...]:
+        """Where a rollback would go, the first choice first: known-good, not live, and nobody went back from there."""
+        return tuple(release for release in self.known_goods if release not in (self.current, *self.left))
+
     @staticmethod
     def read(result: Mapping[str, Any]) -> Facts:
         """Facts from the agent's answer; raises RemoteError when it lacks something."""
@@ -106,6 +113,7 @@ class Facts:
                 current=service["current"],
                 known_good=service["known_good"],
                 known_goods=tuple(service["known_goods"]),
+                left=tuple(service["left"]),
                 releases=tuple(service["releases"]),
                 trees=tuple(service["trees"]),
                 commits=tuple(service["commits"]),

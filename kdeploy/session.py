@@ -19,12 +19,6 @@ PROTOCOL = 1
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
-_ERRORS: Mapping[str, type[KdeployError]] = {
-    "locked": LockedError,
-    "preflight": PreflightError,
-    "no-known-good": NoKnownGoodError,
-    "usage": UsageError,
-}
 _STARTS_WITHIN_S = 60.0
 _NOISE = 1000  # lines that a login shell may say before the agent does
 _SEND_S = 30.0
@@ -35,8 +29,21 @@ SAID_LIMIT = 256 * 1024 * 1024
 """Bytes of all events before one answer, unless they are followed without end: a host is never trusted to stop."""
 
 
+class Lacking(RemoteError):
+    """The host has not got what a push builds on, though it said so: send everything."""
+
+
 class AgentGone(RemoteError):
     """The agent ended without an answer: what it was asked for may have been done."""
+
+
+_ERRORS: Mapping[str, type[KdeployError]] = {
+    "locked": LockedError,
+    "preflight": PreflightError,
+    "no-known-good": NoKnownGoodError,
+    "usage": UsageError,
+    "lacking": Lacking,
+}
 
 
 def _ignore(event: Event) -> None:

@@ -248,7 +248,7 @@ def test_a_server_started_by_hand_is_the_way_back(here: Here) -> None:
         assert str(version(here.port)).startswith("0.0.1+kd.")
         told.append(json.dumps(here.json("rollback")))
         assert version(here.port) == "0.0.1" and here.live() == adopted
-        told.append(here.run("rollback"))  # and forward again: it is a known-good like any other
+        told.append(here.run("apply", one))  # and forward again
         assert str(version(here.port)).startswith("0.0.1+kd.")
         told.append(here.run("rollback", "--to", "adopted"))
         assert version(here.port) == "0.0.1"
@@ -295,7 +295,7 @@ def test_somebody_elses_change_is_named_and_ended(here: Here) -> None:
         said = here.run("unlock", "--yes")
         assert "was ended" in said and "ROLLED_BACK" in said
         told, _ = slow.communicate(timeout=60)
-        assert slow.returncode == ExitCode.GATE  # who watched sees the host go back, and who wanted that
+        assert slow.returncode == ExitCode.INTERRUPTED  # who watched sees the host go back, and who wanted that
         error = next(line for line in told.splitlines() if line.startswith("error: "))
         assert "was ended by unlock of " in error and "rejected" not in error
         assert "ROLLED_BACK" in here.run("history").splitlines()[0] and "ended by unlock of " in here.run("history")
@@ -330,6 +330,64 @@ def test_back_to_a_release_whose_tree_is_gone(here: Here) -> None:
     assert "no known-good release" in here.run("rollback", code=ExitCode.NO_KNOWN_GOOD)
 
 
+def test_going_back_twice_does_not_come_back(here: Here) -> None:
+    """What was rolled back from served and was found wanting: only --to brings it again, or its own apply."""
+    releases = []
+    for name in ("one", "two", "three"):
+        here.run("apply", here.profile(name))
+        releases.append(here.live())
+    assert f"here: going back to {releases[1]}" in here.run("rollback")
+    assert f"way back   {releases[0]}\n" in here.run("status")
+    here.run("rollback")
+    assert here.live() == releases[0]
+    told = here.run("rollback", code=ExitCode.NO_KNOWN_GOOD)
+    assert str(releases[2]) in told and "`kdeploy rollback --to " in told
+    here.run("rollback", "--to", str(releases[1]))
+    assert here.live() == releases[1]
+    here.run("apply", "profiles/three.yaml")  # declared again: it may be gone back to again
+    here.run("apply", "profiles/one.yaml")
+    here.run("rollback")
+    assert here.live() == releases[2]
+
+
+def test_what_was_stopped_is_started_again_not_what_is_declared(here: Here) -> None:
+    here.run("apply", here.profile("one"))
+    first = here.live()
+    here.run("apply", here.profile("two"))
+    here.run("rollback", "profiles/two.yaml")
+    here.run("stop", "profiles/two.yaml")
+    assert "`kdeploy start profiles/two.yaml` starts it again" in here.run("status", "profiles/two.yaml")
+    assert "stopped on purpose, and else as declared" in here.run("verify", "profiles/one.yaml")
+    here.run("start", "profiles/two.yaml")
+    assert here.live() == first and str(here.serves()).startswith("0.0.1+kd.")
+    assert "nothing to do" in here.run("start", "profiles/two.yaml")
+
+
+def test_a_log_in_a_pipe_and_an_empty_one(here: Here) -> None:
+    here.run("apply", here.profile("one"))
+    follower = here.start("logs", "--follow", "--json")
+    assert follower.stdout is not None
+    first = json.loads(follower.stdout.readline())
+    assert first["host"] == "here" and first["text"]
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=20)
+    assert "its process said nothing" in here.run("logs", "-u", "runner")
+
+
+def test_a_damaged_store_is_made_anew_by_the_same_apply(here: Here) -> None:
+    """The host said what it had, and has it no more: everything is sent, without anybody asking twice."""
+    here.run("apply", here.profile("one"))
+    for path in (here.service / "store.git/objects").rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+            path.write_bytes(b"damaged")
+    told = here.run("apply", here.profile("two"))
+    assert "beginning a new one" in told and "sending everything" in told
+    here.run("verify", "profiles/two.yaml")
+    fsck = ["git", "--git-dir", str(here.service / "store.git"), "fsck", "--full"]
+    subprocess.run(fsck, check=True, capture_output=True, timeout=30)
+
+
 @pytest.mark.parametrize(
     ("words", "verb"),
     [(("apply", "--json"), "apply"), (("status", "--frobnicate", "--json"), "status"), (("dance", "--json"), "dance")],
@@ -349,7 +407,8 @@ def test_a_stop_a_crash_and_an_answer_are_told_apart(here: Here) -> None:
     assert here.run("stop", "-q") == "small on here: stopped\n"
     assert here.run("stop", "-q") == "small on here: was stopped already\n"
     said = here.run("status")
-    assert "server     stopped by " in said and f"`kdeploy apply {one}` starts it" in said and "crashed" not in said
+    assert "server     stopped by " in said and "crashed" not in said
+    assert f"`kdeploy start {one}` starts it again" in said
     assert [line.split("\t")[2::2][:2] for line in here.run("history").splitlines()][:2] == [["stop", "STOPPED"]] * 2
     here.run("apply", one)
     os.kill(here.json("status")[0]["facts"]["server"]["pid"], signal.SIGSTOP)

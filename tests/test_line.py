@@ -213,9 +213,20 @@ def test_apply_again_does_nothing(world: World) -> None:
 def test_history_and_logs(world: World) -> None:
     (told,) = world.json("history", "profiles/local.yaml")
     assert [one["state"] for one in told["transactions"]] == ["CONFIRMED", "ROLLED_BACK"]
-    assert "fired up and ready" in world.run("logs", "profiles/local.yaml", "-n", "400")
+    assert "fired up and ready" in world.run("logs", "profiles/local.yaml", "-n", "4000")
     transcript = world.service / "current/evidence/transcript.json"
     assert len(json.loads(transcript.read_text())["alone"]) >= 10
+
+
+def test_the_gate_asks_what_serves_and_changes_nothing(world: World) -> None:
+    before, pid = world.journal(), world.server_pid()
+    (server,) = world.json("gate", "profiles/local.yaml", "--host", "localhost")["servers"]
+    assert server["verdict"]["accepted"] is True
+    assert server["live"] == world.live()
+    text = Path(server["page"]).read_text(encoding="utf-8")
+    assert f"beside known-good {world.live()}" in text and "parts from known-good" not in text
+    assert (world.journal(), world.server_pid()) == (before, pid)
+    assert says().startswith(" hurry")
 
 
 def test_a_benign_change_and_back(world: World) -> None:

@@ -21,8 +21,8 @@ RIGHT: dict[str, Any] = {
     "hostname": "h", "python": "3.11.7", "root": "/r", "git": "2.39.5",
     "disk": {"bytes": 1, "inodes": 1}, "runtimes": ["abc"],
     "service": {
-        "current": RELEASE.id, "known_good": RELEASE.id, "known_goods": [RELEASE.id], "releases": [RELEASE.id],
-        "trees": [RELEASE.tree], "commits": [RELEASE.commit], "lock": None,
+        "current": RELEASE.id, "known_good": RELEASE.id, "known_goods": [RELEASE.id], "left": [],
+        "releases": [RELEASE.id], "trees": [RELEASE.tree], "commits": [RELEASE.commit], "lock": None,
         "transaction": {"txn": "t", "state": "CONFIRMED", "goal": "apply", "release": RELEASE.id, "previous": None,
                         "reason": "", "running": False},
         "units": {"server": UNIT, "front": UNIT},

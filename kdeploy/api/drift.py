@@ -44,6 +44,8 @@ class Verified:
     checked: int
     notes: tuple[str, ...]
     """What could not be compared, and why."""
+    stopped: bool
+    """Whether the service was stopped on purpose: then nothing is to run."""
 
 
 def verify(path: Path | None, project: Path | None, note: Note) -> tuple[Verified, ...]:
@@ -63,7 +65,8 @@ def verify(path: Path | None, project: Path | None, note: Note) -> tuple[Verifie
         if told["release"] is not None:
             here += _from_profile(host, str(told["release"]), made, read, values)
         checked = int(told["checked"]) + 1 + len(values.names)
-        found.append(Verified(host.name, host.service, told["release"], made.id, tuple(here), checked, notes))
+        stopped = bool(told["stopped"])
+        found.append(Verified(host.name, host.service, told["release"], made.id, tuple(here), checked, notes, stopped))
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,18 +155,39 @@ def rollback(path: Path | None, to: str | None, project: Path | None, note: Note
 
     Without a profile it is the one that was last applied. Raises NoKnownGoodError when there is nothing to go back to.
     """
+
+    def choose(known: Facts, host: Host) -> str:
+        return known_good.choose(known, to, host)
+
+    return _back("rollback", path, project, note, to or "previous", choose)
+
+
+def start(path: Path | None, project: Path | None, note: Note) -> Applied:
+    """Start again what every host of a profile has live and does not serve; gated like any other change.
+
+    Raises NoKnownGoodError where nothing was confirmed.
+    """
+    return _back("start", path, project, note, "current", known_good.live)
+
+
+def _back(
+    verb: str, path: Path | None, project: Path | None, note: Note, documents: str, choose: Callable[[Facts, Host], str]
+) -> Applied:
+    """Take every host to the confirmed release that is chosen; `documents` are what its choice will want."""
     read = profile.load(path or last_profile(project))
     outcomes, written = [], {}
     for host in hosts_of(read):
-        known = deploy.facts(host, None, to or "previous")
-        target, kept = known_good.release_on(host, known_good.choose(known, to, host), known)
+        known = deploy.facts(host, None, documents)
+        target, kept = known_good.release_on(host, choose(known, host), known)
+        if verb != "start" and target.id != known.current:
+            note(f"{host.name}: going back to {target.id}")
         if target.id == known.current:  # is there anything to do? the host mends the tree of another one itself
             known = deploy.facts(host, target.tree)
         steps = known_good.plan_back(known, target)
         goal, changes = goal_of(read, target, None, kept), bool(steps.steps)
         with (
-            _recorded("rollback", read, host, target.id, changes=changes),
-            _page("rollback", host, known, goal, note) as page,
+            _recorded(verb, read, host, target.id, changes=changes),
+            _page(verb, host, known, goal, note) as page,
         ):
             outcomes.append(deploy.carry_out(host, steps, known, goal, note, tell=page))
         written[host.name] = page.path

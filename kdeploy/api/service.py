@@ -68,13 +68,13 @@ def _advice(known: Facts, read: Profile) -> str | None:
             f"or `kdeploy rollback {name} --to RELEASE`"
         )
     if known.current is None:
-        return f"nothing was deployed yet: `{again}`"
+        return f"nothing was deployed yet: `{again}`; `kdeploy adopt {name}` first, if something else serves there"
     if known.server.alive:
         return f"it does not answer: {known.silent}. See `{logs}`" if known.silent else None
     if known.starting:
         return None
     if known.stopped:
-        return f"it was stopped on purpose: `{again}` starts it, gated"
+        return f"it was stopped on purpose: `kdeploy start {name}` starts it again; `{again}` what is declared now"
     return f"`{logs}` shows its last words; `{again}` starts it, gated"
 
 
@@ -93,9 +93,18 @@ def history(path: Path | None, project: Path | None) -> tuple[History, ...]:
 
 
 def logs(
-    path: Path | None, project: Path | None, unit: str, lines: int, follow: bool, tell: Callable[[str, Event], None]
+    path: Path | None,
+    project: Path | None,
+    unit: str,
+    lines: int,
+    follow: bool,
+    tell: Callable[[str, Event], None],
+    note: Note,
 ) -> None:
-    """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C."""
+    """The last `lines` of a unit's log on each host, line by line to `tell`; `follow` goes on until Ctrl-C.
+
+    Where there are none, `note` is told why.
+    """
     read = profile.load(path or hosts.last_profile(project))
     if follow and len(read.hosts) > 1:
         raise UsageError("--follow works for one host at a time")
@@ -103,10 +112,16 @@ def logs(
         request = {"unit": unit, "lines": lines, "follow": follow}
         timeout = 7 * 86_400 if follow else 60
 
+        told = 0
+
         def pass_on(event: Event, name: str = host.name) -> None:
+            nonlocal told
+            told += 1
             tell(name, event)
 
-        host.call("logs", request, on_event=pass_on, timeout_s=timeout)
+        result = host.call("logs", request, on_event=pass_on, timeout_s=timeout)
+        if not told:
+            note(f"{host.name}: {result.get('empty') or 'nothing was said yet'} ({result.get('path')})")
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class Stopped:
 
 
 def stop(path: Path | None, project: Path | None, note: Note) -> tuple[Stopped, ...]:
-    """Stop what a profile's hosts serve; what is live stays declared, and apply starts it again."""
+    """Stop what a profile's hosts serve; it stays live by name, and `start` starts it again."""
     read = profile.load(path or hosts.last_profile(project))
     stopped = []
     for host in hosts_of(read):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from json import dumps
 from typing import Annotated, Any
 
 import typer
@@ -142,7 +143,10 @@ def logs(
     project: Project = None,
     json: Json = False,
 ) -> None:
-    """Show the last lines of the server's log."""
+    """Show the last lines of the server's log.
+
+    With --follow, --json gives one object a line: host, text.
+    """
     with command("logs", json, profile=profile) as run:
         from kdeploy.api import service
         from kdeploy.render import clean
@@ -151,19 +155,34 @@ def logs(
 
         def tell(host: str, event: Any) -> None:
             text = str(event.get("text", ""))
-            if json:
+            if json and follow:
+                print(dumps({"host": host, "text": text}, ensure_ascii=False), flush=True)
+            elif json:
                 kept.append({"host": host, "text": text})
             else:
                 print(clean(text), flush=follow)
 
         with contextlib.suppress(*((KeyboardInterrupt,) if follow else ())):  # the way to end --follow
-            service.logs(profile, project, unit, lines, follow, tell)
-        run.show(kept)
+            service.logs(profile, project, unit, lines, follow, tell, run.note)
+        if not follow:
+            run.show(kept)
+
+
+@app.command()
+def start(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
+    """Start again what was stopped, gated; `kdeploy apply` takes the profile's release instead."""
+    with command("start", json, quiet, profile) as run:
+        from kdeploy.api import hosts
+        from kdeploy.views.hosts import show_applied
+
+        applied = hosts.start(profile, project, run.note)
+        if not run.show(_applied_result(applied)):
+            show_applied(applied)
 
 
 @app.command()
 def stop(profile: MaybeProfile = None, project: Project = None, json: Json = False, quiet: Quiet = False) -> None:
-    """Stop serving; `kdeploy apply` starts again, gated."""
+    """Stop serving, also after a reboot; `kdeploy start` starts it again, gated."""
     with command("stop", json, quiet, profile) as run:
         from kdeploy.api import service
         from kdeploy.views.hosts import show_stopped

@@ -14,6 +14,7 @@ from kdeploy.api.service import History, Status, Stopped
 from kdeploy.api.unlock import Unlocked
 from kdeploy.plan import Facts
 from kdeploy.render import when
+from kdeploy.verdict.judge import Verdict
 
 
 def show_plan(planned: Planned) -> None:
@@ -65,11 +66,18 @@ def show_applied(applied: Applied) -> None:
                 f"{outcome.host}: {outcome.release} is live and known-good after {outcome.seconds:.1f} s",
                 f"  version   {applied.release.version}",
                 f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
-                f"  gate      {len(outcome.verdict.checks)} checks passed",
+                f"  gate      {_checks(outcome.verdict)}",
                 f"  clients   {outcome.clients}",
                 *([f"  page      {applied.pages[outcome.host]}"] if outcome.host in applied.pages else []),
             ]
         )
+
+
+def _checks(verdict: Verdict) -> str:
+    """How many checks passed; of one alone, what it was: an adopted release is only asked what it was asked before."""
+    if len(verdict.checks) == 1:
+        return f"{verdict.checks[0].name}: {verdict.checks[0].detail}"
+    return f"{len(verdict.checks)} checks passed"
 
 
 def show_status(found: Sequence[Status]) -> None:
@@ -91,8 +99,9 @@ def show_status(found: Sequence[Status]) -> None:
                 ]
             )
         render.lines([f"  server     {_unit(known, 'server')}", f"  front      {_front(known, live)}"])
-        back = [release for release in known.known_goods if release != known.current]
-        render.lines([f"  way back   {', '.join(back) or 'none yet'}"])
+        back = known.ways_back
+        none = "none but itself: a change that fails goes back to it" if known.known_good else "none yet"
+        render.lines([f"  way back   {', '.join(back) or none}"])
         if known.transaction and known.transaction.state != "CONFIRMED":
             last = known.transaction
             render.lines([f"  last       {last.goal} of {last.release}: {last.state} {_short(last.reason)}".rstrip()])
@@ -162,7 +171,8 @@ def show_drift(found: Sequence[Compared]) -> None:
     for one in found:
         head = f"{one.host}  {one.service}  {one.release or 'nothing is live'}"
         if not one.drifts:
-            render.lines([f"{head}: as declared ({one.checked} things compared)"])
+            how = "stopped on purpose, and else as declared" if one.stopped else "as declared"
+            render.lines([f"{head}: {how} ({one.checked} things compared)"])
         else:
             count = f"{len(one.drifts)} {'thing is' if len(one.drifts) == 1 else 'things are'} not as declared"
             render.lines([f"{head}: {count} ({one.checked} compared)"])

@@ -51,7 +51,7 @@ def test_a_small_bundle_builds_on_what_is_here(rig: Any) -> None:
     assert rig.receive("one").ok
     tree = rig.trees["one"]
     error = rig.agent("receive", {"tree": "ab" * 20, "commit": "cd" * 20, "manifest": tree.manifest}).error
-    assert error["kind"] == "integrity" and "whole bundle" in error["hint"]
+    assert error["kind"] == "lacking" and "whole bundle" in error["hint"]
     assert rig.facts()["commits"] == [tree.commit]
 
 
@@ -67,7 +67,7 @@ def test_a_bundle_that_was_cut_short(rig: Any, share: float) -> None:
     tree = rig.trees["one"]
     request = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
     error = rig.agent("receive", request, tree.bundle[: int(len(tree.bundle) * share)]).error
-    assert error["kind"] == "integrity" and "cut short" in error["hint"]
+    assert error["kind"] == "lacking" and "cut short" in error["hint"]
     assert not placed(rig, "one").exists()
     assert rig.receive("one").ok
 
@@ -214,7 +214,7 @@ def test_a_damaged_store_says_to_send_everything_and_claims_nothing_more(rig: An
     tree = rig.trees["two"]
     thin = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
     answer = rig.agent("receive", thin)
-    assert answer.error["kind"] == "integrity" and "whole bundle" in answer.error["hint"]
+    assert answer.error["kind"] == "lacking" and "whole bundle" in answer.error["hint"]
     assert any("beginning a new one" in one.get("text", "") for one in answer.events)
     assert rig.facts()["commits"] == []
     assert rig.receive("two").ok
@@ -224,7 +224,7 @@ def test_a_sound_store_stays_whatever_is_sent(rig: Any) -> None:
     assert rig.receive("one").ok
     tree = rig.trees["two"]
     request = {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
-    assert rig.agent("receive", request, tree.bundle[:-20]).error["kind"] == "integrity"
+    assert rig.agent("receive", request, tree.bundle[:-20]).error["kind"] == "lacking"
     assert rig.facts()["commits"] == [rig.trees["one"].commit]
     assert not rig.layout.store.with_name("store.git.damaged").exists()
 

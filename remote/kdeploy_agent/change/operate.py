@@ -20,6 +20,7 @@ from kdeploy_agent.ground.journal import parse as parse_line
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.order import Order
 from kdeploy_agent.ground.protocol import Call, listening
+from kdeploy_agent.keeping import adopted
 from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.keeping.units import NAMES, show, tail
 from kdeploy_agent.trees import serving
@@ -101,10 +102,14 @@ def logs(call: Call) -> Dict[str, Any]:
     if unit == "runner":
         last = Journal(call.layout.journal).last()
         path = call.layout.transaction(last.txn) / "runner.log" if last else call.layout.transactions / "none"
-        return {"path": show(path, lines, emit, wanted)}
+        return {"path": show(path, lines, emit, wanted), "empty": "no change ended badly: its process said nothing"}
     if unit not in NAMES:
         raise AgentError("usage", f"there is no unit {unit!r}", "units: server, front, runner")
-    return {"path": keeper_of(call.layout).show(unit, lines, emit, wanted)}
+    live = serving.find_release(call.layout, call.layout.live() or "")
+    empty = ""
+    if live is not None and adopted.is_adopted(live):
+        empty = "what an adopted server says goes where it went before: kdeploy sees it once it has started it itself"
+    return {"path": keeper_of(call.layout).show(unit, lines, emit, wanted), "empty": empty}
 
 
 def _order(call: Call) -> Order:

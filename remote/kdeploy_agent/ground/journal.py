@@ -151,6 +151,19 @@ class Journal:
                 ids.setdefault(transaction.release)
         return list(ids)
 
+    def left(self) -> List[str]:
+        """Confirmed releases that somebody went back from by a rollback, and that were not confirmed again since.
+
+        They served and were found wanting: going back once more must not bring them again.
+        """
+        found: Dict[str, None] = {}
+        for transaction in sorted(self.transactions().values(), key=lambda one: one.updated):
+            if transaction.state == "CONFIRMED" and transaction.finished:
+                found.pop(transaction.release, None)
+                if transaction.goal == "rollback" and transaction.previous not in (None, transaction.release):
+                    found[str(transaction.previous)] = None
+        return list(found)
+
 
 def parse(raw: bytes) -> Optional[Dict[str, Any]]:
     """One line of the journal; None when it is not whole."""

@@ -99,5 +99,5 @@ def locked(held: Dict[str, Any]) -> AgentError:
         "locked",
         f"{held.get('by') or 'somebody'} is changing this service: {held.get('verb') or 'unknown'} "
         f"since {since} UTC, process {held.get('pid') or 'unknown'}",
-        "wait until it is done; the lock goes with its process, there is nothing to clear",
+        "wait until it is done (the lock goes with its process), or see `kdeploy unlock`, which can end it",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from kdeploy_agent.asking import client, logs
 from kdeploy_agent.errors import AgentError
@@ -19,6 +19,7 @@ from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted, units
 from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.keeping.units import MARK, Spec, Units
+from kdeploy_agent.looking.difference import Drift, shown, told
 from kdeploy_agent.trees import runtimes, serving
 
 _SHOWN = 20  # files of a tree, named one by one
@@ -30,17 +31,10 @@ _OURS = {MARK, "KDEPLOY_SERVICE", "KDEPLOY_RELEASE", "SPT_NOENV"}
 _SET_BY_OTHERS = {"INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
 
 
-class Drift(NamedTuple):
-    """One thing that is not as declared."""
-
-    what: str
-    expected: str
-    found: str
-    fix: str
-
-
 def verify(call: Call) -> Dict[str, Any]:
     """Verb: every `drift` of what is live, and `checked`, how many things were compared; `release` is the live one.
+
+    Of a service that was `stopped` on purpose the files are compared, and that nothing runs.
 
     Raises `locked` while somebody changes the service: what is half-way is not drift.
     """
@@ -53,7 +47,7 @@ def verify(call: Call) -> Dict[str, Any]:
     for drift in look.all():
         drifts.append(drift._asdict())
         call.emit("drift", **drift._asdict())
-    return {"release": layout.live(), "drifts": drifts, "checked": look.checked}
+    return {"release": layout.live(), "drifts": drifts, "checked": look.checked, "stopped": look.stopped}
 
 
 class Look:
@@ -63,6 +57,7 @@ class Look:
         self.layout = layout
         self.units = keeper
         self.checked = 0
+        self.stopped = Journal(layout.journal).stopped()
 
     def all(self) -> Iterator[Drift]:
         """Every drift there is, files first."""
@@ -82,13 +77,22 @@ class Look:
         yield from self._runtime(release)
         yield from self._secrets(release)
         server, front = serving.server(self.layout, release), serving.front(self.layout, release)
+        if self.stopped:
+            yield from self._silence()
+            return
         yield from self._unit(release, server)
         if front is not None:
             yield from self._unit(release, front)
         yield from self._ports(release, front)
         yield from self._answers(release)
-        for told in self._count(self.units.drift()):
-            yield Drift(told["what"], told["expected"], told["found"], told["fix"])
+        for one in self._count(self.units.drift()):
+            yield Drift(one["what"], one["expected"], one["found"], one["fix"])
+
+    def _silence(self) -> Iterator[Drift]:
+        """What was stopped on purpose stays stopped."""
+        for name in units.NAMES:
+            found = "running" if self.units.status(name).alive else "stopped"
+            yield from self._same(name, "stopped", found, "kdeploy stop, or kdeploy start")
 
     def _adopted(self, release: Dict[str, Any]) -> Iterator[Drift]:
         """An adopted server: does it run with what it was found with, and are its files as they were?"""
@@ -99,13 +103,17 @@ class Look:
             yield Drift("adopted server", "how it was started", fault.message, fault.hint)
             return
         status = self.units.status("server")
-        yield from self._same("adopted server", "running", "running" if status.alive else "not running", fix)
+        if self.stopped:
+            yield from self._silence()
+        else:
+            start = "kdeploy start"
+            yield from self._same("adopted server", "running", "running" if status.alive else "not running", start)
         if status.alive:
             what = f"adopted server: process {status.pid}"
             argv = processes.argv(status.pid)
             same = argv[1:] == kept["argv"][1:]
-            told = ["as it was found", "as it was found" if same else "another"]
-            yield from self._same(f"{what}: command line", told[0], told[1], fix)
+            now = "as it was found" if same else "another"
+            yield from self._same(f"{what}: command line", "as it was found", now, fix)
             yield from self._same(f"{what}: working folder", kept["cwd"], processes.cwd(status.pid), fix)
             found = processes.environ(status.pid)
             for name in sorted({*kept["env"], *found} - _OURS - _SET_BY_OTHERS):
@@ -130,7 +138,7 @@ class Look:
     def _same(self, what: str, expected: Any, found: Any, fix: str) -> Iterator[Drift]:
         self.checked += 1
         if expected != found:
-            yield Drift(what, _shown(expected), _shown(found), fix)
+            yield Drift(what, shown(expected), shown(found), fix)
 
     def _links(self, live: Optional[str]) -> Iterator[Drift]:
         last = Journal(self.layout.journal).last()
@@ -241,9 +249,9 @@ class Look:
             if expected.get(name) == found.get(name) or (name in _SET_BY_OTHERS and name not in expected):
                 continue
             hidden = logs.SECRET.search(name.lower()) is not None
-            told = [_value(one.get(name), hidden) for one in (expected, found)]
-            another = "another (withheld)" if told[0] == told[1] else told[1]
-            yield Drift(f"{what} {name}", told[0], another, _RESTART)
+            values = [told(one.get(name), hidden) for one in (expected, found)]
+            another = "another (withheld)" if values[0] == values[1] else values[1]
+            yield Drift(f"{what} {name}", values[0], another, _RESTART)
 
     def _paths(self, spec: Spec) -> Iterator[Drift]:
         """Every process of the server imports from the release's tree first."""
@@ -279,17 +287,3 @@ class Look:
             url = serving.public_url(release)
             reply = client.request(url, "/v1/models", _ASKED_WITHIN_S)
             yield from self._same(f"{url}/v1/models", "200", str(reply.error or reply.status), _RESTART)
-
-
-def _value(value: Optional[str], hidden: bool) -> str:
-    if value is None:
-        return "not set"
-    return "(withheld)" if hidden else _shown(value)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "there" if value else "gone"
-    text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    text = logs.mask(text)
-    return text if len(text) <= 300 else f"{text[:300]}…"

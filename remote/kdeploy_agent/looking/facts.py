@@ -80,8 +80,11 @@ def _named(layout: Layout, word: Any) -> List[str]:
         return [live] if live else []
     if not isinstance(word, str) or not word:
         return []
-    others = [release for release in good_releases(layout) if word != "previous" or release != live]
-    return others[:1] if word == "previous" else [release for release in others if release.startswith(word)][:2]
+    good = good_releases(layout)
+    if word == "previous":
+        passed = {live, *Journal(layout.journal).left()}
+        return [release for release in good if release not in passed][:1]
+    return [release for release in good if release.startswith(word)][:2]
 
 
 def good_releases(layout: Layout) -> List[str]:
@@ -117,6 +120,7 @@ def _service(layout: Layout, request: Dict[str, Any]) -> Dict[str, Any]:
         "current": layout.live(),
         "known_good": layout.good(),
         "known_goods": good_releases(layout),
+        "left": journal.left(),
         "releases": _names(layout.releases),
         "trees": [name for name in _names(layout.trees) if "." not in name],
         "commits": store.commits(layout),

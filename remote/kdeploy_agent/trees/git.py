@@ -11,7 +11,10 @@ from kdeploy_agent.ground.layout import Layout
 
 
 def git(layout: Layout, *arguments: str, given: str = "", **environ: str) -> str:
-    """What git says in the host's store, with `given` on its stdin. Raises `integrity` when it fails."""
+    """What git says in the host's store, with `given` on its stdin.
+
+    Raises `integrity` when it fails, `lacking` when what was sent builds on what is not here.
+    """
     # The store may belong to another user than root (sudo): git would refuse without safe.directory.
     return run(["git", "-c", "safe.directory=*", "--git-dir", str(layout.store), *arguments], given, **environ)
 
@@ -24,7 +27,8 @@ def run(argv: List[str], given: str = "", **environ: str) -> str:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip()[-600:]
         verb = next((word for word in argv[1:] if word in _EXPLAINED), "")
-        raise AgentError("integrity", f"git {verb} failed: {said}", _EXPLAINED.get(verb, ""))
+        kind = "lacking" if _EXPLAINED.get(verb) else "integrity"
+        raise AgentError(kind, f"git {verb} failed: {said}", _EXPLAINED.get(verb, ""))
     return done.stdout.decode("utf-8", "surrogateescape")
 
 

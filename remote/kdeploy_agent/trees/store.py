@@ -26,8 +26,8 @@ def receive(call: Call) -> Dict[str, Any]:
     """Verb: take a bundle (may be empty) and place its commit as trees/<tree>; gives `files, bytes`.
 
     With `form` `tar` the payload is a gzipped tar of the tree's files instead: that needs no git and leaves no store.
-    Safe to repeat after any interruption. Raises `integrity` when bundle or files are not what they should be,
-    `preflight` when the disk cannot hold them.
+    Safe to repeat after any interruption. Raises `integrity` when files are not what they should be, `lacking` when the
+    bundle is damaged or builds on what is not here: a whole one may be taken. `preflight` when the disk is too full.
     """
     layout, commit, manifest = call.layout, call.text("commit"), call.text("manifest")
     tree = layout.tree(call.text("tree"))
@@ -71,7 +71,7 @@ def _stored(call: Call, commit: str, bundle: Path, then: Callable[[], _T]) -> _T
             _keep(call.layout, commit, bundle)
             return then()
         except AgentError as fault:
-            if again or fault.kind != "integrity" or _whole(call.layout):
+            if again or fault.kind not in ("integrity", "lacking") or _whole(call.layout):
                 raise
             call.emit("note", text=f"{store.name} is damaged ({fault.message}); beginning a new one")
         damaged = store.with_name(store.name + ".damaged")
