@@ -259,9 +259,9 @@ def test_addresses_that_are_fine(tmp_path: Path, address: str) -> None:
 
 def test_what_kdeploy_sets_or_what_loads_other_code_is_not_declared(tmp_path: Path) -> None:
     """Every variable that the agent sets over what is declared, as the agent's own source has it."""
-    source = (Path(__file__).parents[1] / "remote/kdeploy_agent/trees/serving.py").read_text()
-    ours = source.partition("        **given,\n")[2].partition("    if unit ==")[0]
-    caches = source.partition("_CACHES = {")[2].partition("}")[0]
+    trees = Path(__file__).parents[1] / "remote/kdeploy_agent/trees"
+    ours = (trees / "serving.py").read_text().partition("        **given,\n")[2].partition("    if unit ==")[0]
+    caches = (trees / "caches.py").read_text().partition("_FOLDERS = {")[2].partition("}")[0]
     names = {*re.findall(r'^ +"([A-Z_]+)":', ours + caches, re.MULTILINE)}
     assert {"PYTHONPATH", "TMPDIR", "SPT_NOENV", "XDG_CACHE_HOME", "KDEPLOY_RELEASE"} <= names and len(names) > 15
     for name in {*names, "KDEPLOY_UNIT", "PYTHONHOME", "PYTHONSTARTUP", "LD_PRELOAD", "LD_AUDIT"}:
@@ -314,3 +314,27 @@ def test_a_runtimes_lock_pins_every_line(tmp_path: Path, lock: str | None, place
         stages.lock_text(read, read.file.runtime)
     assert str(caught.value.where) == f"{tmp_path}/profiles/{place}"
     assert message in caught.value.message
+
+
+def test_the_gate_section_says_what_is_judged_by(tmp_path: Path) -> None:
+    section = """
+gate:
+  thresholds: quiet.yaml
+  lossless: 0.01
+  margin: 0.2
+  speed: 0.6
+  acceptance: 0.9
+  first-answer-s: 30
+  soak-every-s: 2
+"""
+    gate = profile.load(write(tmp_path, GOOD + section)).file.gate
+    assert (gate.thresholds, gate.lossless, gate.margin, gate.speed) == ("quiet.yaml", 0.01, 0.2, 0.6)
+    assert (gate.acceptance, gate.first_answer_s, gate.soak_every_s) == (0.9, 30, 2)
+    assert "min_accept_length" not in gate.model_fields_set  # a calibration file may say it
+
+
+@pytest.mark.parametrize("line", ["speed: 1.5", "lossless: -0.1", "margin: .inf", "soak-every-s: 0", "sped: 1"])
+def test_a_gate_that_means_nothing_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        profile.load(write(tmp_path, GOOD + f"gate:\n  {line}\n"))
+    assert caught.value.where is not None and line.partition(":")[0] in caught.value.message
