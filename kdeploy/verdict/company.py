@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kdeploy.verdict.expectation import Check, Expectation, absent, failed, settle
+from kdeploy.verdict.expectation import Check, Expectation, absent, failed, not_applicable, settle
 from kdeploy.verdict.prompts import probes
 from kdeploy.verdict.quoting import parting
 from kdeploy.verdict.seen import Answer, Transcript
@@ -15,6 +15,8 @@ from kdeploy.verdict.seen import Answer, Transcript
 def together(transcript: Transcript, expectation: Expectation) -> Check:
     """Answers in company equal the answers alone. Rows that are mixed up show only here."""
     name, largest = "concurrency", max(expectation.bounds.together, default=0)
+    if not largest:
+        return not_applicable(name, "the server is declared to run one request at a time (max-running-requests)")
     batches = [group for group in transcript.together if group.how == "batch"]
     size = max((len({str(answer.ask) for answer in group.answers}) for group in batches), default=0)
     if size < max(2, largest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -19,7 +19,7 @@ ENOUGH = 32  # tokens together: of less no mean is made
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast so many requests at once were answered, in the best round of them."""
+    """How fast so many requests at once were answered, in the best of a few rounds."""
 
     tokens: int  # of the round: figures of other amounts are not comparable
     tokens_per_s: float
@@ -50,14 +50,15 @@ def asked_alone(transcript: Transcript) -> frozenset[str]:
 
 
 def paces(transcript: Transcript) -> dict[int, Pace]:
-    """The best of the rounds without an error, by requests at once."""
+    """The best of each figure over the rounds without an error, by requests at once: one moment may spoil one."""
     best: dict[int, Pace] = {}
     for one in transcript.pace:
         if one.error is not None or not (one.seconds > 0 and one.tokens > 0 and one.first_s):
             continue
         pace = Pace(one.tokens, one.tokens / one.seconds, median(one.first_s))
-        if one.at_once not in best or pace.tokens_per_s > best[one.at_once].tokens_per_s:
-            best[one.at_once] = pace
+        before = best.get(one.at_once, pace)
+        fastest = max(pace, before, key=lambda known: known.tokens_per_s)
+        best[one.at_once] = replace(fastest, first_s=min(pace.first_s, before.first_s))
     return best
 
 

@@ -14,7 +14,7 @@ from kdeploy.verdict.questions import Message, Prompt, PromptsFile, load_prompts
 
 __all__ = [
     "PROTOCOL", "Bounds", "Lossless", "Message", "Prompt", "PromptsFile", "default_prompts", "load_prompts", "probes",
-    "reasking", "takes_schemas",
+    "reasking", "sizes", "takes_schemas",
 ]  # fmt: skip
 
 PROTOCOL = 2
@@ -59,6 +59,16 @@ def takes_schemas(args: Mapping[str, Any]) -> bool:
     With DFLASH it refuses (SGLang 0.5.11, srt/managers/scheduler.py: "does not support grammar-constrained decoding").
     """
     return _algorithm(args) not in ("DFLASH", "DDTREE")
+
+
+def sizes(args: Mapping[str, Any], company: int) -> tuple[int, ...]:
+    """Sizes of the batches that a server launched with `args` can compute together, up to `company`: Bounds.together.
+
+    Of one that is declared to run a single request at a time there is no company to be seen.
+    """
+    declared = args.get("max-running-requests") or args.get("max_running_requests")
+    most = min(company, int(str(declared))) if str(declared).isdigit() else company
+    return tuple(sorted({2, most})) if most > 1 else ()
 
 
 def reasking(args: Mapping[str, Any]) -> tuple[Lossless, str]:

@@ -9,7 +9,7 @@ from kdeploy.verdict.figures import Pace, paces
 from kdeploy.verdict.prompts import probes
 from kdeploy.verdict.seen import Transcript
 
-SLACK_S = 0.25  # to a first token: below this, what else a host does counts for more than the engine
+SLACK_S = 0.5  # to a first token: below this, what else a host does counts for more than the engine
 
 
 def speed(transcript: Transcript, expectation: Expectation) -> Check:
