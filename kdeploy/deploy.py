@@ -69,6 +69,8 @@ class Outcome:
     verdict: Verdict | None = None
     proven: tuple[Proven, ...] = ()
     """Proofs that ran on the host."""
+    out_s: float | None = None
+    """How long clients were without answers, seconds; None when nothing served before."""
 
 
 def facts(
@@ -126,9 +128,11 @@ def carry_out(
     if known.transaction is not None and known.transaction.open and not known.transaction.running:
         note(f"{host.name}: an earlier change was cut off at {known.transaction.state}; healing")
         host.call("recover", on_event=telling(host.name, note), timeout_s=_HEALS_WITHIN_S)
-    verdict, proven = _insisting(host, known, note, lambda known: _change(host, plan, known, goal, note, looked, tell))
+    verdict, proven, out_s = _insisting(
+        host, known, note, lambda known: _change(host, plan, known, goal, note, looked, tell)
+    )
     seconds = round(time.monotonic() - started, 1)
-    return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven)
+    return Outcome(host.name, goal.release.id, True, seconds, "live and known-good", clients, verdict, proven, out_s)
 
 
 def _insisting(host: Host, known: Facts, note: Note, work: Callable[[Facts], T]) -> T:
@@ -147,10 +151,11 @@ def _insisting(host: Host, known: Facts, note: Note, work: Callable[[Facts], T])
 
 def _change(
     host: Host, plan: Plan, known: Facts, goal: Goal, note: Note, looked: bool, tell: Tell
-) -> tuple[Verdict, tuple[Proven, ...]]:
+) -> tuple[Verdict, tuple[Proven, ...], float | None]:
     steps, proven = _prepare(host, plan, known, goal, note, looked)
     kind = "apply" if goal.stage else "rollback"
-    return _transact(host, known, goal, kind, steps, note, tell), proven
+    verdict, out_s = _transact(host, known, goal, kind, steps, note, tell)
+    return verdict, proven, out_s
 
 
 def clients_url(host: Host, known: Facts, release: Release) -> str:
@@ -237,7 +242,7 @@ def _push(host: Host, known: Facts, goal: Goal, note: Note) -> Step:
 
 def _transact(
     host: Host, known: Facts, goal: Goal, kind: str, before: Sequence[Step], note: Note, tell: Tell
-) -> Verdict:
+) -> tuple[Verdict, float | None]:
     gate, release = goal.gate, goal.release
     trial = gating.Trial(release, gate, goal.prompts)
     txn = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
@@ -270,4 +275,4 @@ def _transact(
         result = change.decide(verdict.accepted, verdict.reasons, verdict.as_json())
     if result["state"] != "CONFIRMED":
         raise endings.fault(host, release.id, result, verdict)
-    return verdict
+    return verdict, result.get("out_s")

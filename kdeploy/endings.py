@@ -38,6 +38,8 @@ def fault(host: Host, release: str, result: Mapping[str, Any], verdict: Verdict 
     said = f"the change to {release} was {first}" if ended else f"{release} was rejected: {first}"
     if state == "ROLLED_BACK":
         after = str(result.get("note") or "")
+        if result.get("out_s") is not None:
+            after = f"{after}; clients were without answers for {float(result['out_s']):.1f} s"
         if after == NOTHING_BEFORE:
             after = f"{after}, so the public port stays closed"
         if ended:

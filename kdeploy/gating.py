@@ -39,7 +39,7 @@ class Trial:
         gate, how = self.gate, asking.reasking(self.arguments)
         return asking.Bounds(
             quick=not gate.full,
-            together=(2, gate.company),
+            together=asking.sizes(self.arguments, gate.company),
             json=asking.takes_schemas(self.arguments),
             request_s=gate.request_s,
             lossless=how[0],

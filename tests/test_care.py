@@ -336,7 +336,9 @@ def test_going_back_twice_does_not_come_back(here: Here) -> None:
     for name in ("one", "two", "three"):
         here.run("apply", here.profile(name))
         releases.append(here.live())
-    assert f"here: going back to {releases[1]}" in here.run("rollback")
+    told = here.run("rollback")
+    assert f"here: going back to {releases[1]}" in told and "/v1, without answers for " in told
+    assert here.json("history")[0]["transactions"][0]["out_s"] > 0
     assert f"way back   {releases[0]}\n" in here.run("status")
     here.run("rollback")
     assert here.live() == releases[0]

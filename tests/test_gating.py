@@ -128,3 +128,28 @@ def test_a_step_that_is_sent_ahead_gives_its_result_to_whoever_wants_it() -> Non
     with Change(Answering(), "txn", lambda text, **_: None, 10) as change:  # type: ignore[arg-type]
         assert change.begin(steps, {}) == {"verb": "begin"}
     assert told == [{"verb": "evidence"}]
+
+
+@pytest.mark.parametrize(
+    ("running", "company", "sizes"),
+    [(None, 4, (2, 4)), (8, 4, (2, 4)), (3, 4, (2, 3)), (2, 4, (2,)), (1, 4, ()), (64, 2, (2,))],
+)
+def test_no_batch_is_larger_than_the_server_is_declared_to_compute(
+    running: int | None, company: int, sizes: tuple[int, ...]
+) -> None:
+    args = {} if running is None else {"max-running-requests": running}
+    made = trial(Gate(company=company), **args)
+    assert made.bounds.together == sizes
+    batches = [group for group in made.probes()["together"] if group["how"] == "batch"]
+    assert {len(group["asks"]) for group in batches} == set(sizes)
+
+
+def test_of_a_server_for_one_request_no_company_is_asked_for() -> None:
+    told = copy.deepcopy(GOOD)
+    told["together"] = [group for group in told["together"] if group["how"] != "batch"]
+    told["server_info"]["body"]["max_running_requests"] = 1
+    expected = trial(**{"max-running-requests": 1}).expectation()
+    check = next(one for one in judge(told, expected).checks if one.name == "concurrency")
+    assert check.outcome.value == "not applicable", check
+    check = next(one for one in judge(told, trial().expectation()).checks if one.name == "concurrency")
+    assert not check.ok

@@ -67,10 +67,14 @@ def show_applied(applied: Applied) -> None:
                 f"  version   {applied.release.version}",
                 f"  patches   {', '.join(one['ref'] for one in applied.release.patchsets) or 'none'}",
                 f"  gate      {_checks(outcome.verdict)}",
-                f"  clients   {outcome.clients}",
+                f"  clients   {outcome.clients}{_out(outcome.out_s)}",
                 *([f"  page      {applied.pages[outcome.host]}"] if outcome.host in applied.pages else []),
             ]
         )
+
+
+def _out(seconds: float | None) -> str:
+    return "" if seconds is None else f", without answers for {seconds:.1f} s"
 
 
 def _checks(verdict: Verdict) -> str:
@@ -202,8 +206,9 @@ def show_history(found: Sequence[History]) -> None:
                 one["release"] or "-",
                 one["state"],
                 one["by"],
+                "" if one.get("out_s") is None else f"{one['out_s']:.1f}",
                 _short(one["reason"]),
             ]
             for one in history.transactions
         ]
-        render.table(rows, head=("host", "when", "goal", "release", "ended", "by", "reason"))
+        render.table(rows, head=("host", "when", "goal", "release", "ended", "by", "out s", "reason"))

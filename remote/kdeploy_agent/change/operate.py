@@ -221,7 +221,8 @@ def _find(layout: Layout, txn: str) -> Optional[Transaction]:
 
 
 def _told(at: Transaction, layout: Optional[Layout] = None) -> Dict[str, Any]:
-    told: Dict[str, Any] = {key: getattr(at, key) for key in ("txn", "state", "release", "previous", "reason", "note")}
+    shown = ("txn", "state", "release", "previous", "reason", "note", "out_s")
+    told: Dict[str, Any] = {key: getattr(at, key) for key in shown}
     if layout is not None and at.state == "PROBED":
         told["transcript"] = files.read_json(layout.evidence(at.release) / "transcript.json")
         told["until"] = at.until

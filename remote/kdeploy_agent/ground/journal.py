@@ -39,12 +39,21 @@ class Transaction:
     started: float = 0.0
     updated: float = 0.0
     until: Optional[float] = None
+    closed: Optional[float] = None  # when what served before was stopped
+    opened: Optional[float] = None  # when clients could come in again
     states: Tuple[str, ...] = field(default=())
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do or to heal."""
         return self.state in TERMINAL and self.phase == DONE
+
+    @property
+    def out_s(self) -> Optional[float]:
+        """How long clients were without answers, seconds; None when nothing served before, or nothing does now."""
+        if self.closed is None or self.opened is None:
+            return None
+        return round(max(0.0, self.opened - self.closed), 1)
 
     @property
     def touched(self) -> bool:
@@ -58,6 +67,10 @@ class Transaction:
         known = {key: line[key] for key in keys if key in line}
         seen = self.states if state in self.states else (*self.states, state)
         started = self.started or line["at"]
+        if state == "DRAINED" and self.closed is None and self.previous is not None:
+            known["closed"] = line["at"]
+        if line["phase"] == DONE and state in ("OPEN", "ROLLING_BACK"):
+            known["opened"] = line["at"]
         return replace(
             self, state=state, phase=line["phase"], states=seen, started=started, updated=line["at"], **known
         )

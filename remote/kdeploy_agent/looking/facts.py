@@ -54,7 +54,7 @@ def history(call: Call) -> Dict[str, Any]:
     """Verb: every transaction the journal knows, and every stop and boot, the newest first."""
     journal = Journal(call.layout.journal)
     folded = sorted([*journal.transactions().values(), *journal.deeds()], key=lambda one: one.started, reverse=True)
-    return {"transactions": [dataclasses.asdict(one) for one in folded]}
+    return {"transactions": [{**dataclasses.asdict(one), "out_s": one.out_s} for one in folded]}
 
 
 def evidence(call: Call) -> Dict[str, Any]:
