@@ -35,7 +35,7 @@ def test_what_ends_at_a_blocks_end_is_removed_before_it_can_be_read(tmp_path: Pa
     (whole,) = bytecode(layout)
     whole.write_bytes(whole.read_bytes()[: 4096 * blocks])
     if blocks:  # the fault itself: Python believes what it finds
-        assert b"EOFError" in compiled(layout, tmp_path / "code").stderr
+        assert compiled(layout, tmp_path / "code").returncode == 1  # EOFError, or ValueError: it depends on where
     caches.sweep(layout, TREE)
     assert not whole.exists()
     assert compiled(layout, tmp_path / "code").returncode == 0
