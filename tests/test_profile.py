@@ -279,6 +279,14 @@ def test_the_root_on_a_host_is_absolute(tmp_path: Path, root: str) -> None:
     assert str(caught.value.where) == f"{path.parent}/hosts.yaml:4:5"
 
 
+@pytest.mark.parametrize("root", [r"/opt/k\\d", r"/opt/k\nd", r"/opt/k\td", r"/opt/k\x7fd", r"/opt/k\u2028d"])
+def test_a_root_that_systemd_could_not_be_told_is_refused(tmp_path: Path, root: str) -> None:
+    path = write(tmp_path, GOOD, hosts=f'hosts:\n  here:\n    local: true\n    root: "{root}"\n')
+    with pytest.raises(ProfileError, match="no backslash and no control character") as caught:
+        profile.load(path)
+    assert str(caught.value.where) == f"{path.parent}/hosts.yaml:4:5"
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "'::'", "fe80::1", "localhost", "gpu-1.example.com", "10x", "1.2.x"])
 def test_hosts_that_are_fine(tmp_path: Path, host: str) -> None:
     text = GOOD.replace("port: 1001", f"host: {host}\n  port: 1001", 1)

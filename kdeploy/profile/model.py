@@ -220,6 +220,9 @@ class HostEntry(Model):
     def _absolute(cls, root: str | None) -> str | None:
         if root is not None and (not root.startswith("/") or ".." in root.split("/") or "\0" in root):
             raise ValueError(f"must be an absolute path without '..', not {root!r}")
+        if root is not None and ("\\" in root or not root.isprintable()):
+            # systemd's RequiresMountsFor= and ConditionPathExists= have no way to say every one of them
+            raise ValueError(f"must have no backslash and no control character in it, not {root!r}")
         return root
 
     @model_validator(mode="after")
