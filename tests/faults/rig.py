@@ -45,7 +45,7 @@ from kdeploy_agent.keeping.units import MARK
 from kdeploy_agent.trees import serving, store
 
 PORTS = {"port": 22300, "private-port": 22310, "metrics-port": 22320}
-GATE = {"request-s": 10, "start-s": 300, "probe-s": 150, "speed": 0.25}
+GATE = {"request-s": 8, "start-s": 300, "probe-s": 150, "speed": 0.25}
 """Seconds; an answer of the pocket model takes a tenth of one. A hang costs two requests, then nothing is asked.
 
 Tests run on machines that do other things as well, so a quarter of known-good's speed is enough here.
