@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import Any, Optional
+
+ASIDE = ".aside"  # what such a name ends with is a leftover: retention removes it
 
 
 def canonical(document: Any) -> bytes:
@@ -156,6 +160,27 @@ def wipe(path: Path) -> None:
     for parent, _, _ in os.walk(str(path)):  # a read-only folder does not let go of its entries
         Path(parent).chmod(0o755)
     shutil.rmtree(str(path))
+
+
+def put_aside(path: Path) -> Optional[Path]:
+    """Rename what is at `path`, whatever it is and whoever writes into it, so that the name is free; gives where it is.
+
+    None when there was nothing.
+    """
+    aside = path.with_name(f"{path.name}.{time.time_ns():x}{ASIDE}")
+    try:
+        path.replace(aside)
+    except FileNotFoundError:
+        return None
+    return aside
+
+
+def discard(path: Path) -> None:
+    """Remove a leftover as far as that can be done. Its name is free at once, though others still write into it."""
+    with contextlib.suppress(OSError):
+        aside = path if path.suffix == ASIDE else put_aside(path)
+        if aside is not None:
+            wipe(aside)
 
 
 def free_space(path: Path) -> "os.statvfs_result":

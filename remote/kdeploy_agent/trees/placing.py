@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import FrozenSet, Optional, Set, Tuple
+from typing import Dict, FrozenSet, Optional, Set, Tuple
 
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, manifests
@@ -29,10 +30,10 @@ def place(layout: Layout, tree: Path, commit: str, manifest: str) -> Tuple[int, 
     sizes = {name: int(about.split()[3]) for about, _, name in (entry.partition("\t") for entry in listing)}
     need(layout.home, sum(sizes.values()), len(sizes) * 2, f"tree {tree.name}")
     for twin in (_twin(layout, tree, commit), None):
-        partial = _write(layout, tree, commit, set(sizes), twin)
         try:
+            partial = _write(layout, tree, commit, set(sizes), twin)
             return _install(layout, tree, partial, manifest)
-        except AgentError:
+        except (AgentError, OSError):
             if twin is None:  # else somebody edited the live tree: what was linked may be that
                 raise
     raise AssertionError("the second time returns or raises")
@@ -67,8 +68,8 @@ def _write(layout: Layout, tree: Path, commit: str, names: Set[str], twin: Optio
     """
     partial = tree.with_name(tree.name + ".partial")
     index = tree.with_name(tree.name + ".index")
-    files.wipe(partial)
-    files.wipe(index)
+    files.discard(partial)
+    files.discard(index)
     partial.mkdir(parents=True)
     missing = names - _link(twin, partial, names) if twin is not None else names
     place = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(partial)}
@@ -79,24 +80,32 @@ def _write(layout: Layout, tree: Path, commit: str, names: Set[str], twin: Optio
 
 
 def _link(twin: _Twin, partial: Path, names: Set[str]) -> Set[str]:
-    """Link what is the same; gives the names of what is linked. Some filesystems and some owners let nobody link."""
+    """Link what is the same; gives the names of what is linked. Some filesystems and some owners let nobody link.
+
+    Somebody may have put links or files of his own into the live tree: what is not ours is not shared, since it would
+    be protected with the tree.
+    """
     linked = set()
-    folders = set()
+    folders: Dict[str, bool] = {}
+    root, we = f"{os.path.realpath(str(twin.folder.parent))}/{twin.folder.name}", os.geteuid()
     for name in sorted(names - twin.changed):
         folder = os.path.dirname(name)  # noqa: PTH120 - of thousands of files
         if folder not in folders:
             (partial / folder).mkdir(parents=True, exist_ok=True)
-            folders.add(folder)
+            there = os.path.join(root, folder).rstrip("/")  # noqa: PTH118
+            folders[folder] = os.path.realpath(there) == there
         with contextlib.suppress(OSError):
-            os.link(f"{twin.folder}/{name}", f"{partial}/{name}", follow_symlinks=False)
-            linked.add(name)
+            seen = os.lstat(f"{root}/{name}")
+            if folders[folder] and stat.S_ISREG(seen.st_mode) and seen.st_uid == we:
+                os.link(f"{root}/{name}", f"{partial}/{name}", follow_symlinks=False)
+                linked.add(name)
     return linked
 
 
 def place_archive(layout: Layout, tree: Path, packed: Path, manifest: str) -> Tuple[int, int]:
     """The same from a gzipped tar of its files."""
     partial = tree.with_name(tree.name + ".partial")
-    files.wipe(partial)
+    files.discard(partial)
     partial.mkdir(parents=True)
 
     def room(size: int, count: int) -> None:
@@ -107,23 +116,30 @@ def place_archive(layout: Layout, tree: Path, packed: Path, manifest: str) -> Tu
             archive.unpack(file, partial, room)
         return _install(layout, tree, partial, manifest)
     except BaseException:
-        files.wipe(partial)  # without a store nothing can be taken up where it stopped
+        files.discard(partial)  # without a store nothing can be taken up where it stopped
         raise
 
 
 def _install(layout: Layout, tree: Path, partial: Path, manifest: str) -> Tuple[int, int]:
-    """Put a tree that was written beside its place there, when every file of it is right."""
+    """Put a tree that was written beside its place there, when every file of it is right.
+
+    Its cache goes first: what was compiled from an edited file could serve on. A server that runs may be compiling
+    there at this moment, so that it is only renamed; retention removes it.
+    """
     count, size = manifests.verify(partial, manifest)
     files.protect(partial)
     files.sync_filesystem(partial)
-    drifted = tree.with_name(tree.name + ".drifted")
-    files.wipe(drifted)
-    if tree.exists():
-        tree.replace(drifted)
-    files.wipe(layout.cache(tree.name))  # what was compiled from an edited file could serve on
-    partial.replace(tree)
+    files.put_aside(layout.cache(tree.name))
+    drifted = files.put_aside(tree)
+    try:
+        partial.replace(tree)
+    except OSError:
+        if drifted is not None:
+            drifted.replace(tree)
+        raise
     files.sync_folder(tree.parent)
-    files.wipe(drifted)
+    if drifted is not None:
+        files.discard(drifted)
     return count, size
 
 

@@ -59,12 +59,14 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
 def _prune_trees(layout: Layout, needed: Set[str], commits: Set[str], note: Callable[[str], None]) -> None:
     for tree in _folders(layout, "trees"):
         name = tree.partition(".")[0]
-        if _TREE.fullmatch(name) and name not in needed:  # what else lies there is not ours
-            files.wipe(layout.trees / tree)
+        if _TREE.fullmatch(name) and tree not in needed:  # what else lies there is not ours
+            files.discard(layout.trees / tree)
             note(f"tree {tree} removed")
     for cache in _folders(layout, "caches"):
         if cache not in needed:
-            files.wipe(layout.caches / cache)
+            files.discard(layout.caches / cache)
+    for aside in (*layout.home.glob(f"*{files.ASIDE}"), *layout.caches.glob(f"*/*{files.ASIDE}")):
+        files.discard(aside)
     for commit in set(store.commits(layout)) - commits:
         store.forget(layout, commit)
 
