@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kdeploy_agent.ground import files
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.trees import caches
 
@@ -66,8 +68,66 @@ def test_the_host_comes_back_with_torn_bytecode(rig: Rig) -> None:
     assert torn
     for path in torn:  # not at a block's end: power was lost before the pages were written
         path.write_bytes(path.read_bytes()[:-8])
-    argv = [sys.executable, "-m", "kdeploy_agent", "boot", str(rig.layout.root), "local"]
-    said = subprocess.run(argv, env=environment(), check=True, capture_output=True, timeout=60).stdout.decode()
+    said = boot(rig)
     assert "once more, without its bytecode" in said
     assert f"{release['id']} serves again" in said
     rig.serves(release)
+
+
+def boot(rig: Rig) -> str:
+    argv = [sys.executable, "-m", "kdeploy_agent", "boot", str(rig.layout.root), "local"]
+    return subprocess.run(argv, env=environment(), check=True, capture_output=True, timeout=60).stdout.decode()
+
+
+@pytest.mark.parametrize("what", ["file", "dangling", "loop"])
+def test_what_is_no_folder_makes_way_for_one(tmp_path: Path, what: str) -> None:
+    layout = Layout(tmp_path, "local")
+    cache = layout.cache(TREE)
+    cache.parent.mkdir(parents=True)
+    if what == "file":
+        cache.write_text("")
+    else:
+        cache.symlink_to(tmp_path / "a disk that is not there" if what == "dangling" else cache)
+    assert caches.prepare(layout, TREE) == ""
+    assert cache.is_dir() and not cache.is_symlink()
+    assert caches.prepare(layout, TREE) == ""
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(tmp_path, "local")
+    assert compiled(layout, tmp_path / "code").returncode == 0
+    (whole,) = bytecode(layout)
+    whole.write_bytes(b"")
+
+    def unlink(path: Path) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert caches.prepare(layout, TREE) == f"{layout.cache(TREE)} cannot be used: Read-only file system"
+    whole.write_bytes(b"whole")
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # nothing to remove: the disk is asked
+    assert caches.prepare(layout, TREE) == f"{layout.cache(TREE)} cannot be written"
+
+
+def test_bytecode_goes_while_somebody_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(tmp_path, "local")
+    assert compiled(layout, tmp_path / "code").returncode == 0
+
+    def rmtree(path: str) -> None:
+        raise OSError(39, "Directory not empty", path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert caches.drop_bytecode(layout, TREE)
+    assert not bytecode(layout)
+
+
+def test_no_cache_bars_the_way_back(rig: Rig) -> None:
+    release = rig.apply("one")
+    rig.close()
+    files.wipe(rig.layout.caches)
+    rig.layout.caches.write_text("no folder can be made here")
+    said = boot(rig)
+    assert "cannot be used" in said and f"{release['id']} serves again" in said
+    rig.serves(release)
+    found = {one["check"]: one for one in rig.agent("precheck", {"release": release}).ok["findings"]}
+    assert found["caches"]["warn"] and "Not a directory" in found["caches"]["detail"]

@@ -67,7 +67,9 @@ class Switch:
 
         Raises Failed when it ends or takes too long, and as soon as it is `refused`.
         """
-        serving.make_room(self._layout, release)
+        ails = serving.make_room(self._layout, release)
+        if ails:
+            self._note(f"{ails}: {release['id']} is started all the same, and may have to compile anew")
         self._units.start(serving.server(self._layout, release))
         deadline = time.monotonic() + seconds
         if adopted.is_adopted(release):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pkgutil
 import tempfile
@@ -56,7 +57,8 @@ def look(layout: Layout, release: Dict[str, Any], found: Sequence[Gpu], pushed: 
         findings.append(finding)
         yield finding
     if ours and all(finding["ok"] for finding in findings):
-        files.write(known, files.canonical({"state": state, "answer": answer}))
+        with contextlib.suppress(OSError):  # then it is asked again
+            files.write(known, files.canonical({"state": state, "answer": answer}))
 
 
 def _ask(
@@ -71,7 +73,9 @@ def _ask(
         env, cwd = {key: value.replace(home, str(scratch)) for key, value in env.items()}, str(scratch)
         env["TMPDIR"] = cwd
     else:
-        serving.make_room(layout, release)
+        ails = serving.make_room(layout, release)
+        if ails:
+            yield doubt("caches", ails, "mount it to be written, or remove it: it is made anew")
         scratch = serving.scratch(layout, "precheck")
         scratch.mkdir(parents=True, exist_ok=True)
     try:
@@ -84,7 +88,7 @@ def _ask(
         yield wrong("runtime", f"{python} does not run: {fault.strerror}", fix)
         return
     finally:
-        files.wipe(scratch)
+        files.discard(scratch)
     if done is None:
         slow = f"importing the engine took more than {_INSIDE_WITHIN_S:.0f} s"
         yield wrong("runtime", slow, "is the disk slow? is a file of the runtime on a dead network disk?")

@@ -37,6 +37,22 @@ def variables(layout: Layout, tree: str) -> Dict[str, str]:
     return {variable: str(cache / folder) for variable, folder in _FOLDERS.items()}
 
 
+def prepare(layout: Layout, tree: str) -> str:
+    """Make the caches of a tree ready for a start; gives what is wrong with them, or nothing: no start fails for it.
+
+    What is no folder (a dangling link, a file) is put aside: engines end where they cannot make their folders.
+    """
+    cache = layout.cache(tree)
+    try:
+        if not cache.is_dir():
+            files.put_aside(cache)
+        cache.mkdir(parents=True, exist_ok=True)
+        sweep(layout, tree)
+    except OSError as fault:
+        return f"{cache} cannot be used: {fault.strerror}"
+    return "" if os.access(str(cache), os.W_OK) else f"{cache} cannot be written"
+
+
 def sweep(layout: Layout, tree: str) -> None:
     """Remove bytecode of a tree that may be torn.
 
@@ -56,5 +72,5 @@ def drop_bytecode(layout: Layout, tree: str) -> bool:
     folder = layout.cache(tree) / _BYTECODE
     if not folder.is_dir():
         return False
-    files.wipe(folder)
-    return True
+    files.discard(folder)
+    return not folder.exists()

@@ -198,15 +198,17 @@ def _spec(
     )
 
 
-def make_room(layout: Layout, release: Dict[str, Any]) -> None:
-    """Make the folders a release's units need. The working folder holds nothing that could shadow a module."""
-    if not adopted.is_adopted(release):
-        layout.cache(release["tree"]).mkdir(parents=True, exist_ok=True)
-        caches.sweep(layout, release["tree"])
+def make_room(layout: Layout, release: Dict[str, Any]) -> str:
+    """Make the folders a release's units need; gives what is wrong with its caches, or nothing.
+
+    The working folder holds nothing that could shadow a module.
+    """
+    ails = "" if adopted.is_adopted(release) else caches.prepare(layout, release["tree"])
     layout.empty.mkdir(parents=True, exist_ok=True)
     for stray in layout.empty.iterdir():
         print(f"kdeploy: {stray} does not belong here, removed", file=sys.stderr)
         files.wipe(stray)
+    return ails
 
 
 def argument(args: List[str], *flags: str) -> Optional[str]:
