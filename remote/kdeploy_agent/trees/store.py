@@ -75,7 +75,7 @@ def _stored(call: Call, commit: str, bundle: Path, then: Callable[[], _T]) -> _T
                 raise
             call.emit("note", text=f"{store.name} is damaged ({fault.message}); beginning a new one")
         damaged = store.with_name(store.name + ".damaged")
-        files.wipe(damaged)
+        files.discard(damaged)
         if store.exists():
             store.replace(damaged)
     raise AssertionError("the second time returns or raises")
