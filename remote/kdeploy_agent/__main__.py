@@ -53,8 +53,8 @@ VERBS: Dict[str, Callable[[Call], Dict[str, Any]]] = {
 }
 _HARMLESS = ("facts", "receive", "runtime", "precheck", "doctor", "prove")  # what ends one of them ended nothing else
 
-_SUPERVISE, _GUARD = _late("keeping.supervisor", "supervise"), _late("change.runner", "guard")
-_HEAL, _EXEC = _late("change.runner", "healer"), _late("keeping.becoming", "execute")
+_SUPERVISE, _GUARD = _late("trees.starting", "supervise"), _late("change.runner", "guard")
+_HEAL, _EXEC = _late("change.runner", "healer"), _late("trees.starting", "execute")
 _BOOT, _DEAFEN = _late("change.boot", "boot"), _late("keeping.draining", "deafen")
 _COMPILE = _late("compiled", "make")
 

@@ -1,8 +1,9 @@
-"""What serves may freeze or be edited while nobody deploys: facts say so, and a supervisor starts nothing edited."""
+"""What serves may freeze or be edited while nobody deploys: facts say so, and nothing edited is started."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from typing import Any
 
@@ -38,12 +39,23 @@ def edit(rig: Any, release: dict[str, Any]) -> None:
     module.write_text("PATCH = 'edited'\n")
 
 
-def test_an_edited_tree_is_not_restarted(rig: Any) -> None:
+def test_an_edited_tree_is_placed_anew_before_a_restart(rig: Any) -> None:
     release = rig.apply("one")
+    edit(rig, release)
     pid = rig.facts()["units"]["server"]["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: rig.units.status("server").alive and rig.units.status("server").pid != pid)  # while all is well
+    wait(lambda: rig.units.status("server").alive and rig.units.status("server").pid != pid)
+    assert rig.facts(rehash=release["tree"])["rehash"]["ok"]
+    log = rig.units.path("server", "log").read_text()
+    assert "is as declared again" in log and "sglang/patched.py: differs" in log
+    wait(lambda: rig.answers(rig.private))
+    rig.serves(release)
+
+
+def test_an_edited_tree_that_cannot_be_placed_anew_is_not_restarted(rig: Any) -> None:
+    release = rig.apply("one")
     edit(rig, release)
+    shutil.rmtree(rig.layout.store)
     os.kill(rig.units.status("server").pid, signal.SIGKILL)
     wait(lambda: "not restarted" in rig.units.status("server").note)
     assert "sglang/patched.py: differs" in rig.units.status("server").note

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Callable, NoReturn
 
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import files, manifests, secrets
+from kdeploy_agent.ground import files, secrets
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping.unit_files import NOT_STARTED
 from kdeploy_agent.keeping.units import Spec, banner
 
+Whole = Callable[[Layout, Spec], None]
+"""Sees to it that a unit starts with the files it was proven with; raises `integrity` when it would not."""
 
-def execute(layout: Layout, name: str) -> int:
-    """Command `exec`: verify the unit's tree, then become its process; gives an exit status when that cannot be.
+
+def execute(layout: Layout, name: str, whole: Whole) -> int:
+    """Have the unit's tree `whole`, then become its process; gives an exit status when that cannot be.
 
     Why it could not is kept in the unit's file `refused`, beside its log.
     """
     folder = layout.units
-    (folder / f"{name}.refused").unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (folder / f"{name}.refused").unlink(missing_ok=True)
     spec = Spec.read(folder / f"{name}.json")
     if spec is None:
         print(f"kdeploy: unit {name} of {layout.service} was stopped; use `kdeploy apply` to serve", flush=True)
         return NOT_STARTED
-    run = folder / f"{name}.run"
-    if run.exists() and not (folder / f"{name}.restart").exists():
+    run, trusted = folder / f"{name}.run", (folder / f"{name}.restart").exists()
+    if run.exists() and not trusted:
         print(f"kdeploy: unit {name} ended before it was trusted; it is not restarted", flush=True)
         return NOT_STARTED
-    files.write(run, files.canonical({"invocation": os.environ.get("INVOCATION_ID", "")}))
+    if not _noted(run, files.canonical({"invocation": os.environ.get("INVOCATION_ID", "")})) and not trusted:
+        return NOT_STARTED  # a candidate without a trace of its start would be started again
     print(banner(spec.release), flush=True)
     try:
-        verify(spec)
+        whole(layout, spec)
         clear(spec)
         become(layout, spec)
     except (AgentError, OSError) as fault:
         said = fault.message if isinstance(fault, AgentError) else f"cannot run {spec.argv[0]}: {fault}"
         print(f"kdeploy: not started: {said}", flush=True)
-        files.write(folder / f"{name}.refused", said.encode("utf-8", "replace"))
+        _noted(folder / f"{name}.refused", said.encode("utf-8", "replace"))
         return NOT_STARTED
 
 
-def verify(spec: Spec) -> None:
-    """Raise `integrity` when a unit would start with other files than those it was proven with."""
-    if spec.tree:
-        manifests.verify(Path(spec.tree), spec.manifest)
+def _noted(path: Path, data: bytes) -> bool:
+    """Write what is only for reading later; on a full disk it is not, and who was proven starts all the same."""
+    try:
+        files.write(path, data)
+    except OSError as fault:
+        print(f"kdeploy: {path.name} could not be written: {fault}", flush=True)
+        return False
+    return True
 
 
 def clear(spec: Spec) -> None:

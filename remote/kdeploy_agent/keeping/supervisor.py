@@ -26,8 +26,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
 
 
-def supervise(layout: Layout, name: str) -> int:
-    """Run the unit until its process ends for good; gives the supervisor's exit status."""
+def supervise(layout: Layout, name: str, whole: becoming.Whole) -> int:
+    """Run the unit until its process ends for good; gives the supervisor's exit status.
+
+    Before its process is started again its tree must be `whole`.
+    """
     units = Supervised(layout)
     spec = Spec.read(units.path(name, "json"))
     if spec is None:
@@ -37,12 +40,13 @@ def supervise(layout: Layout, name: str) -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         print("kdeploy: prctl(PR_SET_CHILD_SUBREAPER) failed; orphans are found by their mark only", flush=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    return _Supervisor(layout, units, spec).run()
+    return _Supervisor(layout, units, spec, whole).run()
 
 
 class _Supervisor:
-    def __init__(self, layout: Layout, units: Supervised, spec: Spec) -> None:
+    def __init__(self, layout: Layout, units: Supervised, spec: Spec, whole: becoming.Whole) -> None:
         self.layout = layout
+        self.whole = whole
         self.units = units
         self.spec = spec
         self.log = units.path(spec.name, "log")
@@ -125,7 +129,7 @@ class _Supervisor:
         if len(recent) >= RESTARTS:
             return f"{ended}; gave up after {RESTARTS} restarts in {WINDOW_S / 60:.0f} minutes"
         try:
-            becoming.verify(self.spec)
+            self.whole(self.layout, self.spec)
         except AgentError as fault:  # it was proven with other files than those it would start with now
             return f"{ended}; not restarted: {fault.message}"
         return None

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, TypeVar
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, manifests
 from kdeploy_agent.ground.layout import Layout
-from kdeploy_agent.ground.locking import wait_for
+from kdeploy_agent.ground.locking import try_lock, wait_for
 from kdeploy_agent.ground.protocol import Call
 from kdeploy_agent.keeping import adopted
 from kdeploy_agent.trees import placing
@@ -90,10 +90,10 @@ def _whole(layout: Layout) -> bool:
     return True
 
 
-def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None]) -> None:
+def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None], waits_s: float = float("inf")) -> None:
     """Verify the tree of `release`, and place it anew from the store when it is not what was declared any more.
 
-    Raises `integrity` when that cannot be done either.
+    Raises `integrity` when that cannot be done either, or somebody else is at the store for longer than `waits_s`.
     """
     if adopted.is_adopted(release):  # its files are not ours to put right
         wrong, _ = adopted.changed_files(layout, release)
@@ -108,7 +108,10 @@ def ensure(layout: Layout, release: Dict[str, Any], note: Callable[[str], None])
             hint = "apply its profile again: without git a host cannot place a tree anew from its own store"
             raise AgentError("integrity", fault.message, hint) from fault
         note(f"{fault.message}; placing it anew")
-        with wait_for(layout.home / "store.lock"):
+        lock = try_lock(layout.home / "store.lock", waits_s)
+        if lock is None:
+            raise AgentError("integrity", f"{fault.message}; the store is in use", "try again") from fault
+        with lock:
             placing.place(layout, tree, release["commit"], release["manifest"])
 
 
