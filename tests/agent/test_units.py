@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kdeploy_agent.asking import logs
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import files, journal, locking, processes
-from kdeploy_agent.keeping import supervisor
+from kdeploy_agent.ground import files, journal, locking, processes, systemctl
+from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping import becoming, supervisor
+from kdeploy_agent.keeping.supervised import Supervised
 from kdeploy_agent.keeping.units import MARK, RESTARTS, Spec, banner, tail
 
 from .conftest import REMOTE
@@ -245,3 +248,66 @@ def test_one_endless_line_does_not_hold_up_the_scan() -> None:
     began = time.monotonic()
     assert logs.mask("x" * 200_000 + " api_key='a'") == "x" * 200_000 + " api_key=(withheld)"
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "7", '{"name": "server", "argv": null}', '{"name": "server"}'])
+def test_a_spec_of_somebody_elses_json_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "server.json").write_text(text)
+    assert Spec.read(tmp_path / "server.json") is None
+
+
+@pytest.mark.parametrize("text", ["{}", "[]"])
+def test_a_service_whose_spec_was_damaged_is_told_and_applied_anew(rig: Any, text: str) -> None:
+    rig.apply("one")
+    rig.units.path("server", "json").write_text(text)
+    assert rig.facts()["current"]
+    assert any(one["what"] == "server" for one in rig.agent("verify").ok["drifts"])
+    rig.serves(rig.apply("two"))
+    rig.units.path("server", "json").write_text(text)
+    assert rig.agent("stop", {"by": "tester@here"}).ok["ran"]
+    rig.stopped()
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_full_disk_bars_no_restart_of_what_was_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    layout = Layout(tmp_path, "local")
+    one = Spec("server", "r1", ("/bin/true",), {}, "/", str(layout.units / "server.tmp"), (), 1.0)
+    files.write(layout.units / "server.json", files.canonical(dataclasses.asdict(one)))
+    if trusted:
+        files.write(layout.units / "server.restart", b"always\n")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    became: list[Spec] = []
+    monkeypatch.setattr(becoming, "files", SimpleNamespace(write=full, canonical=files.canonical, wipe=files.wipe))
+    monkeypatch.setattr(becoming, "become", lambda _, spec: became.append(spec))
+    becoming.execute(layout, "server", lambda _, spec: None)
+    assert became == ([one] if trusted else [])  # a candidate that left no trace would be started again and again
+
+
+@pytest.mark.parametrize("program", [None, "#!/bin/sh\nsleep 600\n", "#!/bin/sh\necho first\nsleep 600\n"])
+def test_a_journal_that_cannot_be_had_takes_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    if program is not None:
+        (tmp_path / "journalctl").write_text(program)
+        (tmp_path / "journalctl").chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin" if program else str(tmp_path)
+    monkeypatch.setattr(systemctl, "_environment", lambda: {"PATH": path})
+    began = time.monotonic()
+    with pytest.raises(AgentError, match="cannot run journalctl" if program is None else "says nothing for 1 s"):
+        list(systemctl.journal("_PID=1", within_s=1.0))
+    assert time.monotonic() - began < 15
+
+
+def test_last_words_that_cannot_be_had_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = Supervised(Layout(tmp_path, "local"))
+
+    def cannot(*_: object) -> list[str]:
+        raise AgentError("fault", "journalctl says nothing for 5 s")
+
+    monkeypatch.setattr(units, "tail", cannot)
+    assert units.words("server", 5) == ["kdeploy: its last words could not be had: journalctl says nothing for 5 s"]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import bounded
 
 RUNTIME = Path("/run/systemd/system")  # units that are gone after a reboot
 PERSISTENT = Path("/etc/systemd/system")
+PLACES = (PERSISTENT, RUNTIME, *map(Path, ("/etc/systemd/system.control", "/run/systemd/system.control")))
+"""Where people, and `systemctl set-property`, override a unit."""
 
 WITHOUT = "KDEPLOY_UNITS"  # `supervisor` in the agent's environment: do without systemd
 
 _QUICKLY_S = 60.0  # a manager that is busy with a boot or a reload answers late
+_SYNC_S = 3.0  # for journald to write what it has: milliseconds, unless it is stuck
 _SHOWN = (
     "LoadState", "ActiveState", "SubState", "Result", "MainPID", "ExecMainCode", "ExecMainStatus", "NRestarts",
     "ExecMainStartTimestampMonotonic", "ActiveEnterTimestampMonotonic", "InvocationID", "FragmentPath", "DropInPaths",
@@ -116,13 +121,29 @@ def stopping() -> bool:
     return _run("systemctl", "is-system-running").stdout.strip() == b"stopping"
 
 
-def journal(*words: str, lines: str = "all") -> Iterator[bytes]:
-    """Lines of the journal that match, as they were written, the oldest first; each ends with its newline."""
-    _run("journalctl", "--sync")  # what a process said last may not have arrived yet
+def journal(*words: str, lines: str = "all", within_s: float = _QUICKLY_S) -> Iterator[bytes]:
+    """Lines of the journal that match, as they were written, the oldest first; each ends with its newline.
+
+    Raises `fault` when the journal says nothing for `within_s` while there is more to come.
+    """
+    with contextlib.suppress(OSError):  # what a process said last may not have arrived yet; without that, what has
+        bounded.run(["journalctl", "--sync"], min(within_s, _SYNC_S), _environment())
     child = follow(*words, lines=lines, more=False)
     assert child.stdout is not None
+    handle, rest = child.stdout.fileno(), b""
     try:
-        yield from iter(lambda: child.stdout.readline(1 << 20), b"")  # type: ignore[union-attr]
+        while select.select([handle], [], [], within_s)[0]:
+            data = os.read(handle, 1 << 16)
+            *whole, rest = (rest + data).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+            if rest and (not data or len(rest) > 1 << 20):
+                yield rest
+                rest = b""
+            if not data:
+                return
+        raise AgentError(
+            "fault", f"journalctl says nothing for {within_s:.0f} s", "see: systemctl status systemd-journald"
+        )
     finally:
         end(child)
 
@@ -132,13 +153,37 @@ def follow(*words: str, lines: str, more: bool = True) -> "subprocess.Popen[byte
     argv = ["journalctl", "--quiet", "--no-pager", "--all", "--output=cat", f"--lines={lines}"]
     argv += ["--follow"] if more else []
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen([*argv, *words], stdin=null, stdout=pipe, stderr=null, env=_environment())
+    try:
+        return subprocess.Popen([*argv, *words], stdin=null, stdout=pipe, stderr=null, env=_environment())
+    except OSError as fault:
+        raise _cannot(argv[0], fault) from fault
+
+
+def lines_while(child: "subprocess.Popen[bytes]", wanted: Callable[[], bool]) -> Iterator[bytes]:
+    """The lines that a process writes, for as long as it lives and `wanted()`."""
+    assert child.stdout is not None
+    handle, rest = child.stdout.fileno(), b""
+    while wanted():
+        if not select.select([handle], [], [], 0.25)[0]:
+            continue
+        data = os.read(handle, 1 << 16)
+        if not data:
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        yield from whole
 
 
 def end(child: "subprocess.Popen[bytes]") -> None:
-    """End a journalctl, which may have ended already."""
+    """End a journalctl, which may have ended already; one that hangs in the kernel is left behind."""
     child.kill()
-    child.communicate()
+    if child.stdout is not None:
+        child.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=1)
+
+
+def _cannot(program: str, fault: OSError) -> AgentError:
+    return AgentError("fault", f"cannot run {program}: {fault.strerror}", "kdeploy needs it beside systemd")
 
 
 def _run(*argv: str, seconds: float = _QUICKLY_S) -> "subprocess.CompletedProcess[bytes]":
@@ -150,9 +195,7 @@ def _run(*argv: str, seconds: float = _QUICKLY_S) -> "subprocess.CompletedProces
         what = " ".join(argv[:2])
         raise AgentError("fault", f"{what} did not end within {seconds:.0f} s", "see: systemctl list-jobs") from fault
     except OSError as fault:
-        raise AgentError(
-            "fault", f"cannot run {argv[0]}: {fault.strerror}", "kdeploy needs it beside systemd"
-        ) from fault
+        raise _cannot(argv[0], fault) from fault
 
 
 def _environment() -> Dict[str, str]:

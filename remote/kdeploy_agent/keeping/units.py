@@ -53,12 +53,13 @@ class Spec:
 
     @classmethod
     def read(cls, path: Path) -> Optional["Spec"]:
-        """The spec stored at `path`; None when there is none."""
+        """The spec stored at `path`; None when there is none that is whole."""
         stored = files.read_json(path)
-        if stored is None:
+        try:
+            listed = {key: tuple(stored.get(key, ())) for key in ("argv", "ports", "secrets")}
+            return cls(**{**stored, **listed})
+        except (AttributeError, TypeError):  # somebody else's JSON
             return None
-        listed = {key: tuple(stored.get(key, ())) for key in ("argv", "ports", "secrets")}
-        return cls(**{**stored, **listed})
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,16 @@ class Units(abc.ABC):
         return any(pid in self.members(name) for name in NAMES)
 
     def words(self, name: str, lines: int) -> List[str]:
-        """The last lines as they may be kept and shown: without what is secret, or looks so."""
-        return [logs.mask(secrets.mask(self._layout, line)) for line in self.tail(name, lines)]
+        """The last lines as they may be kept and shown: without what is secret, or looks so.
+
+        They are asked for when something has gone wrong: what keeps us from having them is told in their place, and
+        must not keep anybody from going on.
+        """
+        try:
+            found = self.tail(name, lines)
+        except (AgentError, OSError) as fault:
+            found = [f"kdeploy: its last words could not be had: {getattr(fault, 'message', fault)}"]
+        return [logs.mask(secrets.mask(self._layout, line)) for line in found]
 
     def stop(self, *names: str) -> None:
         """Stop units, one after the other: ask, wait, kill; nothing is left: no process, no port, no GPU memory.
