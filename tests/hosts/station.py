@@ -29,7 +29,7 @@ class Station(Rig):
     user = "root"
 
     def __init__(self, host: Host, trees: dict[str, Tree], front: str = "socket") -> None:
-        self.host, self.trees, self.venv, self.kind = host, trees, Path(VENV), front
+        self.host, self.trees, self.venv, self.kind, self.root = host, trees, Path(VENV), front, ROOT
         self.layout = Layout(host.root / ROOT[1:], SERVICE)
         self.private, self.public, self.metrics = (host.free_port() for _ in range(3))
         fleet.furnish(host)
@@ -48,12 +48,12 @@ class Station(Rig):
         name = f"agent/agent-{hashlib.sha256(packed.getvalue()).hexdigest()}.pyz"
         (self.layout.root / "agent").mkdir(parents=True, exist_ok=True)
         (self.layout.root / name).write_bytes(packed.getvalue())
-        return f"{ROOT}/{name}"
+        return f"{self.root}/{name}"
 
     def start(
         self, verb: str, request: dict[str, Any] | None = None, payload: bytes = b"", **env: str
     ) -> subprocess.Popen[bytes]:
-        line = {"protocol": 1, "root": ROOT, "service": SERVICE, **(request or {})}
+        line = {"protocol": 1, "root": self.root, "service": SERVICE, **(request or {})}
         asked = self.host.folder / "request"
         asked.write_bytes(json.dumps(line).encode() + b"\n" + payload)
         given = [f"{key}={value}" for key, value in env.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.conftest import MARK, Tree, make_tree, processes
+from tests.agent.conftest import MARK, Layout, Tree, make_tree, processes
 
 from .bed import Bed
 from .station import ROOT, SERVICE, Station
@@ -143,13 +144,24 @@ def test_a_change_does_not_have_systemd_read_its_units_again(station: Station) -
 def test_a_server_is_not_restarted_from_other_files(station: Station) -> None:
     release = station.apply("one")
     edited = station.layout.tree(release["tree"]) / "unix.txt"
-    edited.chmod(0o644)
-    edited.write_text("by hand\n")
-    station.host.ssh("kill", "-9", str(station.facts()["units"]["server"]["pid"]))
+
+    def edit() -> None:
+        edited.chmod(0o644)
+        edited.write_text("by hand\n")
+        station.host.ssh("kill", "-9", str(station.facts()["units"]["server"]["pid"]))
+
+    edit()
+    wait(lambda: "by hand" not in edited.read_text())  # it is placed anew from the store
+    station.serves(release, 20)
+    assert any("unix.txt: differs" in line for line in station.said("server"))
+    store = station.layout.store
+    store.rename(store.with_name("elsewhere"))
+    edit()
     wait(lambda: "not started" in station.facts()["units"]["server"]["note"])
     note = station.facts()["units"]["server"]["note"]
     assert "unix.txt: differs" in note and note.endswith("not restarted")
-    station.host.reboot()  # and a reboot places the tree anew
+    store.with_name("elsewhere").rename(store)
+    station.host.reboot()
     station.serves(release, 20)
     assert "by hand" not in edited.read_text()
 
@@ -337,15 +349,86 @@ def test_what_would_not_come_back_is_told_and_mended(station: Station) -> None:
         station.there = station.push(b"a newer agent")
         old.write_bytes(b"")
 
-    for spoil, said in ((disable, "not enabled"), (mask, "masked"), (unit.unlink, "gone"), (empty, "another content")):
+    def replace() -> None:
+        unit.write_text(re.sub("ExecStart=.*", "ExecStart=/bin/true", unit.read_text()))
+
+    spoiled = {disable: "not enabled", mask: "masked", unit.unlink: "gone", replace: "not as kdeploy wrote it"}
+    for spoil, said in {**spoiled, empty: "another content"}.items():
         assert station.facts(rehash=release["tree"])["lost"] == ""
         spoil()
         assert said in station.facts(rehash=release["tree"])["lost"]
         assert station.agent("survive", {"by": "tester@here"}).ok == {"note": ""}
     assert station.facts(rehash=release["tree"])["lost"] == ""
     assert station.facts()["units"]["server"]["pid"] == pid
+    old.unlink()  # nothing needs it any more: what runs is started again by the agent that is there
+    assert not [one for one in station.agent("verify").ok["drifts"] if "agent" in one["what"]]
+    station.host.ssh("kill", "-9", str(pid))
+    wait(lambda: station.facts()["units"]["server"]["restarts"] == 1)
     station.host.reboot()
     station.serves(release, 20)
+
+
+def test_what_somebody_put_in_the_way_of_a_boot_is_told(station: Station) -> None:
+    release = station.apply("one")
+    dropin = station.host.root / f"etc/systemd/system/{BOOT}.d/other.conf"
+    dropin.parent.mkdir()
+    dropin.write_text("[Service]\nExecStart=\nExecStart=/bin/true\n")
+    assert f"systemctl revert {BOOT}" in station.facts(rehash=release["tree"])["lost"]
+    assert f"systemctl revert {BOOT}" in station.agent("survive", {"by": "tester@here"}).ok["note"]
+    dropin.unlink()
+    (station.host.root / f"etc/systemd/system/{SERVER}").symlink_to("/dev/null")
+    assert f"systemctl unmask {SERVER}" in station.facts(rehash=release["tree"])["lost"]
+    station.systemctl("unmask", SERVER)
+    assert station.facts(rehash=release["tree"])["lost"] == ""
+
+
+def test_an_agent_that_only_what_runs_names_is_missed(station: Station) -> None:
+    """A newer kdeploy was used since, which changed nothing but the unit that is enabled."""
+    release = station.apply("one")
+    old = station.layout.root / "agent" / station.there.rpartition("/")[2]
+    station.there = station.push(b"a newer agent")
+    unit = station.host.root / "etc/systemd/system" / BOOT
+    unit.write_text(unit.read_text().replace(old.name, station.there.rpartition("/")[2]))
+    old.unlink()
+    assert f"{old.name} has nothing" in station.facts(rehash=release["tree"])["lost"]
+    assert any(old.name in one["what"] for one in station.agent("verify").ok["drifts"])
+    assert station.agent("survive", {"by": "tester@here"}).ok == {"note": ""}
+    station.host.ssh("kill", "-9", str(station.facts()["units"]["server"]["pid"]))
+    wait(lambda: station.facts()["units"]["server"]["restarts"] == 1 and station.answers(station.public))
+    station.serves(release)
+
+
+def test_a_root_that_was_moved_takes_its_units_over(station: Station) -> None:
+    release, moved = station.apply("one"), "/srv/moved"
+    station.host.sh(f"mv '{ROOT.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' {moved}")
+    station.there, station.root = station.there.replace(ROOT, moved), moved
+    station.layout = Layout(station.host.root / moved[1:], SERVICE)
+    told = station.agent("verify").ok["drifts"]
+    assert any("after `kdeploy stop`" in one["fix"] and one["what"].endswith(BOOT) for one in told), told
+    assert station.agent("stop", {"by": "tester@here"}).ok["ran"]
+    assert station.answers(station.private) is None
+    station.serves(station.apply("one"))
+    assert not station.agent("verify").ok["drifts"]
+    station.host.reboot()
+    station.serves(release, 20)
+
+
+def test_without_its_last_words_the_host_goes_back_all_the_same(station: Station) -> None:
+    before = station.apply("one")
+    assert station.receive("two").ok
+    program = station.host.root / "usr/bin/journalctl"
+    program.rename(program.with_name("journalctl.real"))
+    for name, text in (("missing", None), ("hangs", "#!/bin/sh\nsleep 600\n")):
+        if text is not None:
+            program.write_text(text)
+            program.chmod(0o755)
+        began = time.monotonic()
+        answer, order = begin(station, station.release("two", STANDIN="die", CASE=name))
+        assert (answer.ok["state"], answer.ok["note"]) == ("ROLLED_BACK", f"{before['id']} serves again")
+        assert time.monotonic() - began < 60 and "its last words could not be had" in answer.ok["reason"]
+        kept = json.loads((station.layout.evidence(order["release"]["id"]) / "rejected.json").read_text())
+        assert "its last words could not be had" in kept["log"][0]
+        station.serves(before)
 
 
 def test_an_agent_that_was_emptied_is_no_boot_that_went_well(station: Station) -> None:

@@ -6,8 +6,6 @@ Their output is in the journal. It is read by invocation: a release's log begins
 from __future__ import annotations
 
 import os
-import select
-import subprocess
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Set
 
@@ -16,6 +14,8 @@ from kdeploy_agent.ground import files, processes, systemctl
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import detach, draining, unit_drift, unit_ends, unit_files
 from kdeploy_agent.keeping.units import NAMES, Spec, Status, Units, banner
+
+_TAIL_S = 5.0  # last words are for reading: nobody waits long for them
 
 
 class Systemd(Units):
@@ -123,7 +123,7 @@ class Systemd(Units):
     def tail(self, name: str, lines: int) -> List[str]:
         """See Units."""
         mark = banner(self.status(name).release)
-        found = [_shown(line) for line in self._journal(name, str(lines + 1))]
+        found = [_shown(line) for line in self._journal(name, str(lines + 1), _TAIL_S)]
         return [line for line in found if line != mark][-lines:] if lines > 0 else []
 
     def show(self, name: str, lines: int, emit: Callable[[str], None], wanted: Optional[Callable[[], bool]]) -> str:
@@ -135,17 +135,23 @@ class Systemd(Units):
         else:
             child = systemctl.follow(*units, lines=str(lines))
             try:
-                for line in _while(child, wanted):
+                for line in systemctl.lines_while(child, wanted):
                     emit(_shown(line))
             finally:
                 systemctl.end(child)
         return f"journalctl {' '.join(units)}"
 
     def survive(self) -> str:
-        """See Units: one enabled unit serves again what `current` says, by the agent that confirmed it."""
+        """See Units: one enabled unit serves again what `current` says, by the agent that confirmed it.
+
+        What runs is given an agent that is there, without being touched.
+        """
         run = self._agent("boot")
         wanted = unit_files.boot(self._layout, run, self._environment())
         path = systemctl.PERSISTENT / self._names.boot
+        for spec in self._specs():
+            if any(one for unit in self._texts(spec) for one in unit_drift.agent(systemctl.RUNTIME / unit)):
+                self._write(spec, systemctl.show_all(self._all(spec.name)))
         stranger = self._stranger(path) or self._stranger(systemctl.RUNTIME / self._names.boot)
         if stranger:
             return f"{stranger}; so the service does not come back by itself after a reboot"
@@ -157,13 +163,18 @@ class Systemd(Units):
             systemctl.reload()
         if not unit_drift.starts_at_boot(path):  # systemd reads all of its units again for that
             systemctl.enable(self._names.boot)
-        return ""
+        return self.lost()
 
     def lost(self) -> str:
         """See Units; by what is on the disk, since systemd takes its time to answer."""
         if Spec.read(self.path("server", "json")) is None:  # an adopted server, which its own keeper brings back
             return ""
-        return unit_drift.lost(systemctl.PERSISTENT / self._names.boot, unit_files.owned(self._layout))
+        running = [systemctl.RUNTIME / unit for spec in self._specs() for unit in self._texts(spec)]
+        boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
+        return unit_drift.lost(systemctl.PERSISTENT / self._names.boot, boot, running)
+
+    def _specs(self) -> List[Spec]:
+        return [spec for spec in (Spec.read(self.path(name, "json")) for name in NAMES) if spec is not None]
 
     def tidy(self, *names: str) -> None:
         """See Units: none of their files is left in /run."""
@@ -187,7 +198,7 @@ class Systemd(Units):
 
     def drift(self) -> List[Dict[str, str]]:
         """See Units: the files of what runs now and of what brings it back after a reboot, and what overrides them."""
-        specs = [spec for spec in (Spec.read(self.path(name, "json")) for name in NAMES) if spec is not None]
+        specs = self._specs()
         if not specs:  # nothing of ours runs where an adopted server does, and nothing is to come back
             return []
         texts = [item for spec in specs for item in self._texts(spec).items()]
@@ -195,12 +206,12 @@ class Systemd(Units):
         boot = unit_files.boot(self._layout, self._agent("boot"), self._environment())
         wanted[systemctl.PERSISTENT / self._names.boot] = boot
         barred = [self._names.unit(spec.name) for spec in specs if self._barred(spec)]
-        agent = unit_drift.agent(systemctl.PERSISTENT / self._names.boot)
+        agents = {one["what"]: one for path in wanted for one in unit_drift.agent(path)}  # most run the same one
         return [
             *unit_drift.compare(wanted),
             *unit_drift.restarts(barred),
             *unit_drift.enabled(self._names.boot),
-            *agent,
+            *agents.values(),
         ]
 
     def _barred(self, spec: Spec) -> bool:
@@ -224,8 +235,8 @@ class Systemd(Units):
         So that is done only when one differs from what systemd has read: the texts are the same for most releases.
         """
         wanted = self._texts(spec)
-        others = [unit for unit in self._all(spec.name) if unit not in (*wanted, self._names.drain)]
         changed = [systemctl.put(systemctl.RUNTIME / unit, text) for unit, text in wanted.items()]
+        others = set(self._all(spec.name)) - {*wanted, self._names.drain}
         changed += [systemctl.take(systemctl.RUNTIME / unit) for unit in others]
         if any(changed) or any(systemctl.unread(shown[unit]) for unit in wanted):
             systemctl.reload()
@@ -242,8 +253,8 @@ class Systemd(Units):
         return self._names.drain
 
     def _agent(self, command: str, *more: str) -> List[str]:
-        arguments = [command, str(self._layout.root), self._layout.service, *more]
-        return detach.argv(*arguments, keep=self._layout.root / "agent")
+        root, service = self._layout.root, self._layout.service
+        return detach.argv(command, str(root), service, *more, keep=root / "agent")
 
     def _environment(self) -> Dict[str, str]:
         kept = ("PYTHONPATH", "PYTHONUTF8", "LANG", "PATH")
@@ -255,40 +266,31 @@ class Systemd(Units):
         return [*more, self._names.unit(name)]
 
     def _stranger(self, path: Path) -> str:
-        """What to say when a unit file is there and is another root's or service's, or not kdeploy's at all."""
+        """What to say when a unit file is there and is another root's or service's, or not kdeploy's at all.
+
+        One of this service whose root is gone is what a root that was moved here has left, if this one has served.
+        """
         text = _read(path)
         if not text or unit_files.owner(text) == unit_files.owned(self._layout):
+            return ""
+        root = unit_files.root_of(text, self._layout.service)
+        if root and not os.path.lexists(root) and self._layout.good() is not None:
             return ""
         owner = ", ".join(unit_files.owner(text).split("\n")[:-1]) or "not kdeploy's"
         return f"there is a unit {path} already, which is not of this service ({owner})"
 
-    def _journal(self, name: str, lines: str) -> Iterator[bytes]:
+    def _journal(self, name: str, lines: str, within_s: float = 60.0) -> Iterator[bytes]:
         """What the unit's process wrote since it was started; what systemd says of it when there was no process."""
         kept = files.read_json(self.path(name, "run")) or {}
         invocation = kept.get("invocation") or systemctl.show(self._names.unit(name)).get("InvocationID")
         if not invocation:
             return iter(())
         field = "_SYSTEMD_INVOCATION_ID" if kept else "INVOCATION_ID"
-        return systemctl.journal(f"{field}={invocation}", lines=lines)
+        return systemctl.journal(f"{field}={invocation}", lines=lines, within_s=within_s)
 
 
 def _shown(line: bytes) -> str:
-    text = line.decode("utf-8", "replace").rstrip("\r\n")
-    return text.rpartition("\r")[2]  # a progress bar: what it showed last
-
-
-def _while(child: "subprocess.Popen[bytes]", wanted: Callable[[], bool]) -> Iterator[bytes]:
-    """The lines that a process writes, for as long as it lives and `wanted()`."""
-    assert child.stdout is not None
-    handle, rest = child.stdout.fileno(), b""
-    while wanted():
-        if not select.select([handle], [], [], 0.25)[0]:
-            continue
-        data = os.read(handle, 1 << 16)
-        if not data:
-            return
-        *whole, rest = (rest + data).split(b"\n")
-        yield from whole
+    return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]  # a progress bar: what it showed last
 
 
 def _read(path: Path) -> str:

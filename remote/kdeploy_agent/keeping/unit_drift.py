@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Dict, Iterator, Mapping, Sequence
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from kdeploy_agent.asking import logs
 from kdeploy_agent.ground import systemctl
@@ -30,9 +30,7 @@ def compare(wanted: Mapping[Path, str]) -> Iterator[Dict[str, str]]:
         except OSError:
             yield _told(str(path), "the unit that kdeploy wrote", "nothing", _FIX)
             continue
-        ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (text, found))
-        missing = [logs.mask(line) for line in ours if line not in theirs]
-        added = [logs.mask(line) for line in theirs if line not in ours]
+        missing, added = _differences(text, found)
         if missing or added:
             yield _told(str(path), "; ".join(missing) or "nothing more", "; ".join(added) or "nothing of that", _FIX)
         more = shown.get("DropInPaths")
@@ -56,8 +54,15 @@ def enabled(unit: str) -> Iterator[Dict[str, str]]:
         yield _told(unit, "enabled", found or "unknown", _MENDED)
 
 
-def lost(unit: Path, owned: str) -> str:
-    """Why the unit that brings the service back would not do so; empty when it would.
+def _differences(wanted: str, found: str) -> Tuple[List[str], List[str]]:
+    """Lines of a unit file that are missing, and those that nobody of ours wrote."""
+    ours, theirs = ([_AGENT.sub("agent.pyz", line) for line in one.splitlines()] for one in (wanted, found))
+    missing = [logs.mask(line) for line in ours if line not in theirs]
+    return missing, [logs.mask(line) for line in theirs if line not in ours]
+
+
+def lost(unit: Path, wanted: str, running: Sequence[Path]) -> str:
+    """Why the unit that brings the service back would not do so, or what is `running` not start again; else empty.
 
     By what is on the disk: systemd takes its time to answer, and every apply asks this.
     """
@@ -65,11 +70,19 @@ def lost(unit: Path, owned: str) -> str:
         text = unit.read_text("utf-8", "replace")
     except OSError:
         text = ""
-    if unit_files.owner(text) != owned:
+    if unit_files.owner(text) != unit_files.owner(wanted):
         return f"{unit} is masked, gone or another's"
+    if any(_differences(wanted, text)):
+        return f"{unit} is not as kdeploy wrote it"
     if not starts_at_boot(unit):
         return f"{unit.name} is not enabled"
-    return "; ".join(f"{one['what']} has {one['found']}" for one in agent(unit))
+    for path in (place / f"{unit.name}.d" for place in systemctl.PLACES):
+        if any(path.glob("*.conf")):
+            return f"{path} overrides it (systemctl revert {unit.name})"
+    for path in (systemctl.PERSISTENT / one.name for one in running):
+        if os.path.lexists(str(path)):
+            return f"{path} is in the way of what kdeploy starts (systemctl unmask {path.name}, or remove it)"
+    return "; ".join(f"{one['what']} has {one['found']}" for path in (unit, *running) for one in agent(path))
 
 
 def starts_at_boot(unit: Path) -> bool:

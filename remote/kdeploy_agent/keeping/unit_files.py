@@ -170,6 +170,13 @@ def owner(text: str) -> str:
     return section
 
 
+def root_of(text: str, service: str) -> str:
+    """The root of the unit's service, when that has this name; else nothing."""
+    root, _, rest = owner(text).partition("\n")
+    told = root.partition("Root=")[2] if rest == f"Service={service}\n" else ""
+    return re.sub(r"\\\\|%%", lambda match: match[0][0], told)
+
+
 def owned(layout: Layout) -> str:
     """What `owner` gives for a unit of this service."""
     return f"Root={_plain(str(layout.root))}\nService={layout.service}\n"
