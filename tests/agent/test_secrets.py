@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kdeploy_agent.asking import answers, client, logs, ready, streaming
+from kdeploy_agent.change.transaction import Run
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, secrets
 from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.ground.order import Order
+from kdeploy_agent.looking import difference
 
 from .conftest import REMOTE, Rig, processes, seal
 
@@ -204,3 +212,108 @@ def test_taking_back_may_be_repeated(layout: Layout) -> None:
     files.write(layout.secrets / "A", b"\xff")
     with pytest.raises(AgentError):
         secrets.load(layout, ["A"])
+
+
+def test_what_was_replaced_or_forgotten_is_masked_on(layout: Layout) -> None:
+    """A log holds what servers said with the values they had."""
+    for number in range(14):
+        secrets.replace(layout, f"t{number}", {"A": f"value-{number:02}-of-a", "B": "value-of-b"})
+    secrets.take_back(layout, "t13")
+    log = " ".join(f"value-{number:02}-of-a" for number in range(14)) + " value-of-b"
+    assert secrets.mask(layout, log).count("***") == 10 + 1
+    assert secrets.mask(layout, "value-13-of-a value-12-of-a") == "*** ***"
+    assert secrets.forget(layout, ["A"]) == ["B"]
+    assert secrets.mask(layout, "value-of-b") == "***"
+    kept = [path for path in layout.secrets.rglob("*") if path.is_file()]
+    assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    assert (layout.secrets / ".earlier").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(AgentError, match="B"):
+        secrets.load(layout, ["B"])
+
+
+def test_what_an_adopted_release_had_is_masked_on(layout: Layout) -> None:
+    process = {"env": {"API_KEY": VALUE, "LANG": "C.UTF-8"}}
+    files.write(layout.release("adopted-1f") / "process.json", files.canonical(process))
+    assert secrets.mask(layout, f"{VALUE} C.UTF-8") == "*** C.UTF-8"
+    secrets.forget_recorded(layout, "adopted-1f")
+    files.wipe(layout.release("adopted-1f"))
+    assert secrets.mask(layout, f"{VALUE} C.UTF-8") == "*** C.UTF-8"
+
+
+def test_logs_mask_what_was_a_secret_once(rig: Rig) -> None:
+    assert rig.receive("one").ok
+    for number in range(4):  # rotated twice, then removed; of confirmed releases the last three are kept
+        names = ["STANDIN_SAYS"] if number < 3 else []
+        values = {"STANDIN_SAYS": f"{VALUE}-{number}"} if number < 3 else {}
+        assert change(rig, asking(rig, "one", *names, NUMBER=str(number)), **values).ok["state"] == "CONFIRMED"
+    for number in range(4, 7):
+        assert change(rig, asking(rig, "one", NUMBER=str(number))).ok["state"] == "CONFIRMED"
+    assert rig.facts()["secrets"]["values"] == {}
+    log = rig.units.path("server", "log").read_text()
+    assert all(f"{VALUE}-{number}" in log for number in range(3))
+    said = rig.agent("logs", {"unit": "server", "lines": 1000})
+    assert len([one for one in said.events if one["text"] == secrets.HIDDEN]) == 3
+    assert "hf_Zk3" not in repr(said)
+
+
+@pytest.mark.parametrize("most", range(3, 20))
+def test_a_text_is_masked_before_it_is_cut(layout: Layout, most: int) -> None:
+    secrets.hide(layout)
+    secrets.replace(layout, "t1", {"A": VALUE})
+    said = secrets.cut(f"ab {VALUE} and more", most)
+    assert said == "ab *** and more"[:most] and len(said) <= most
+    assert secrets.cut("short", most) == "short"[:most]
+
+
+def test_no_evidence_holds_half_a_secret(layout: Layout) -> None:
+    """Whatever is cut on its way into a transcript, a note or an error."""
+    secrets.hide(layout)
+    secrets.replace(layout, "t1", {"A": VALUE})
+
+    def around(most: int) -> str:
+        return "x" * (most - 10) + VALUE + "y" * 20
+
+    asked = {"name": "n", "kind": "k", "text": "t", "max_tokens": 1, "answer": "another"}
+    meta = {"finish_reason": {"type": "stop"}, "completion_tokens": 1}
+    row = {"text": around(answers.KEPT), "output_ids": [1], "meta_info": meta}
+    found = [
+        logs.scan_log([around(logs.LINE).encode()], ["x"]),
+        ready.differs(asked, {"text": around(200)}),
+        answers.read_answers([asked], client.Reply(200, row, 0.0, None), 0.0),
+        client.read_whole(Response(around(300).encode())),
+        client.read_whole(Response(around(2000).encode())),
+        streaming._events(Response(b"data: " + json.dumps({"error": around(300)}).encode()), lambda _: True),
+        difference.shown(around(300)),
+    ]
+    for said in found:
+        assert "hf_" not in repr(secrets.mask_all(layout, said)), said
+
+
+class Response(io.BytesIO):
+    """A response of a server that says no."""
+
+    status, length = 401, 0
+
+
+def test_a_note_and_a_command_line_are_masked_before_they_are_cut(rig: Rig) -> None:
+    assert rig.receive("one").ok
+    release = asking(rig, "one", "HF_TOKEN", STANDIN="die")
+    secrets.replace(rig.layout, "t0", {"HF_TOKEN": VALUE})
+    order = rig.order(release)
+    rig.layout.transaction(order["txn"]).mkdir(parents=True)
+    run = Run(rig.layout, Order(**order), rig.units)
+    rig.layout.journal.parent.mkdir(parents=True, exist_ok=True)
+    run._write("DRAINED", "done", goal="apply", by="me", release=release["id"])
+    run.back("x" * 175 + VALUE)
+    assert "hf_" not in (rig.layout.transaction(order["txn"]) / "notes.jsonl").read_text()
+    argv = [sys.executable, "-c", "import time; time.sleep(30)", "x" * 190, VALUE]
+    room = 195 - len(" ".join([*argv[:3], ""]))
+    argv[3] = "x" * room
+    with subprocess.Popen(argv) as child:
+        try:
+            end = time.monotonic() + 10
+            while "sleep" not in processes.command(child.pid) and time.monotonic() < end:
+                time.sleep(0.01)
+            assert len(processes.command(child.pid)) >= 199 and "hf_" not in processes.command(child.pid)
+        finally:
+            child.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from kdeploy_agent.asking.client import Json, Reply
+from kdeploy_agent.ground import secrets
 
 GENERATE, CHAT = "/generate", "/v1/chat/completions"
 
@@ -106,7 +107,8 @@ def _bound(answer: Json) -> None:
         return
     answer.update(
         error="too large: %d characters and %d ids for at most %d tokens" % (size, len(ids), asked),
-        text=answer["text"][:KEPT], reasoning=answer["reasoning"][:KEPT], ids=ids[:KEPT] or None,
+        text=secrets.cut(answer["text"], KEPT), reasoning=secrets.cut(answer["reasoning"], KEPT),
+        ids=ids[:KEPT] or None,
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import time
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 from urllib.parse import urlsplit
 
+from kdeploy_agent.ground import secrets
+
 Json = Dict[str, Any]
 
 LIMIT = 8 * 1024 * 1024  # bytes of one response, or of one event of a stream; an answer is a few KB
@@ -97,10 +99,10 @@ def read_whole(response: http.client.HTTPResponse) -> Tuple[Any, Optional[str]]:
     try:
         body = json.loads(text) if text.strip() else None
     except ValueError:  # /flush_cache answers in words
-        body = text[:2000]
+        body = secrets.cut(text, 2000)
     if 200 <= response.status < 300:
         return body, None
-    return body, "HTTP %d: %s" % (response.status, text[:300].strip() or "no body")
+    return body, "HTTP %d: %s" % (response.status, secrets.cut(text, 300).strip() or "no body")
 
 
 def _send(connection: http.client.HTTPConnection, path: str, payload: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Deque, Iterable, Iterator, List, Tuple
 
 from kdeploy_agent.asking.client import Json
+from kdeploy_agent.ground import secrets
 
 SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password|credentials?)$")
 SECRET_IN_LOG = re.compile(r"(\b\w*(?:key|token|secret|password)\w*=)('[^']*'|\"[^\"]*\")")
@@ -22,7 +23,7 @@ def mask(line: str) -> str:
 def scan_log(log: Iterable[bytes], signatures: List[str]) -> Json:
     """Look through a server's log for `signatures` (regular expressions); returns `bytes, lines, matches, tail`.
 
-    The first matching lines are kept, and the last lines of all; values that look secret are left out.
+    The first matching lines are kept, and the last lines of all; secrets, and values that look so, are left out.
     """
     wanted = re.compile("|".join("(?:%s)" % one for one in signatures)) if signatures else None
     matches: List[Json] = []
@@ -33,9 +34,9 @@ def scan_log(log: Iterable[bytes], signatures: List[str]) -> Json:
         size, number = size + len(raw), number + 1
         text = mask(text)
         if wanted is not None and len(matches) < MATCHES and wanted.search(text):
-            matches.append({"line": number, "text": text[:LINE]})
-        tail.append(text[:LINE])
-    return {"bytes": size, "lines": number, "matches": matches, "tail": list(tail)}
+            matches.append({"line": number, "text": secrets.cut(text, LINE)})
+        tail.append(text)
+    return {"bytes": size, "lines": number, "matches": matches, "tail": [secrets.cut(text, LINE) for text in tail]}
 
 
 def lines(parts: List[Tuple[str, int]]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from kdeploy_agent.asking.answers import GENERATE, generate, read_answers
 from kdeploy_agent.asking.client import Json, Reply, request
+from kdeploy_agent.ground import secrets
 
 Note = Callable[[str], None]
 
@@ -79,12 +80,23 @@ def brief(base_url: str, expected: List[Json], deadline: float) -> None:
 
 
 def differs(ask: Json, answer: Json) -> Optional[str]:
-    """How an answer that came is not the `answer` its question knows, in words; any text will do where that is null."""
-    if not answer["text"].strip():
+    """How an answer that came is not the `answer` its question knows, in words; any text will do where that is null.
+
+    At least the share `least` of it must be the same from its beginning on: all of it where the plan does not say.
+    """
+    said, known = answer["text"], ask.get("answer")
+    if not said.strip():
         return "an empty answer"
-    if ask.get("answer") is not None and answer["text"] != ask["answer"]:
-        return "answered %r, not %r" % (answer["text"][:200], ask["answer"][:200])
+    if known is not None and _alike(said, known) < float(ask.get("least", 1.0)):
+        return "answered %r, not %r" % (secrets.cut(said, 200), known[:200])
     return None
+
+
+def _alike(one: str, other: str) -> float:
+    """The share of the longer text up to which both are the same."""
+    longest = max(len(one), len(other))
+    same = next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+    return same / longest if longest else 1.0
 
 
 def _while_alive(base_url: str, path: str, timeout: float, payload: Any, alive: Callable[[], bool]) -> Reply:

@@ -13,6 +13,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from kdeploy_agent.asking import client
 from kdeploy_agent.asking.answers import malformed, read_answers, read_chat
 from kdeploy_agent.asking.client import Json, Reply, exchange, read_whole
+from kdeploy_agent.ground import secrets
 
 TOTAL = 256 * 1024 * 1024  # bytes of one stream: /generate repeats the whole text so far in every event
 
@@ -50,7 +51,7 @@ def _events(response: http.client.HTTPResponse, take: Callable[[Any], bool]) -> 
         except ValueError as fault:
             return False, malformed(fault)
         if isinstance(event, dict) and event.get("error"):  # the head, with its 200, was sent long before
-            return False, "refused: %s" % str(event["error"])[:300]
+            return False, "refused: %s" % secrets.cut(str(event["error"]), 300)
         if not take(event):
             return False, None
 

@@ -40,6 +40,7 @@ class Run:
     """One transaction, carried out or healed by the process that holds the service's lock."""
 
     def __init__(self, layout: Layout, order: Order, units: Optional[Units] = None) -> None:
+        secrets.hide(layout)
         self.layout = layout
         self.order = order
         self.release = order.release
@@ -136,7 +137,7 @@ class Run:
         self._write("ROLLING_BACK", INTENT, reason=reason)
         first = reason.partition("\n")[0]
         told = f"going back: {first}"
-        self.note(told if len(told) <= _TOLD else f"{told[: _TOLD - 1]}…")
+        self.note(told if len(told) <= _TOLD else f"{secrets.cut(told, _TOLD - 1)}…")
         evidence.rejected(self.layout, self.order, reason, self._last_words())
         stays_stopped = self.journal.stopped()
         wanted = [] if stays_stopped else way_back.releases(self.layout, self.release, at.previous, at.known_good)

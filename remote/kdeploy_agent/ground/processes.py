@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from kdeploy_agent.ground import secrets
+
 _PROC = Path("/proc")
 
 
@@ -52,7 +54,7 @@ def command(pid: int) -> str:
     try:
         words = os.fsdecode((_PROC / str(pid) / "cmdline").read_bytes()).split("\0")
         line = " ".join(word for word in words if word)
-        return line[:200] or (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
+        return secrets.cut(line, 200) or (_PROC / str(pid) / "comm").read_text("utf-8", "replace").strip()
     except OSError:
         return "(gone)"
 

@@ -68,19 +68,10 @@ class Call:
         say({"event": event, **fields})
 
 
-_served: List[Layout] = []  # the services this process answers for
-
-
-def serve(layout: Layout) -> None:
-    """From now on answers are about this service, and hide its secrets."""
-    if layout not in _served:
-        _served.append(layout)
-
-
 def call_of(request: Dict[str, Any], payload: Readable) -> Call:
     """The call that a request asks for, about its own root or the one this agent lies in."""
     layout = Layout(Path(request.get("root") or default_root()), str(request.get("service") or ""))
-    serve(layout)
+    secrets.hide(layout)
     return Call(layout, request, payload)
 
 
@@ -89,8 +80,7 @@ _saying = threading.Lock()  # a session's beats come from a thread of their own
 
 def say(answer: Dict[str, Any]) -> None:
     """Write one JSON line to stdout and flush it; no secret of the service leaves the host in it."""
-    for layout in _served:
-        answer = secrets.mask_all(layout, answer)
+    answer = secrets.hidden(answer)
     with _saying:
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -2,11 +2,13 @@
 
 Each is a file of its own, for its owner only, read at the moment a process becomes the server. What leaves the host or
 is kept as evidence goes through `mask`. While a change is under way the values from before it lie beside the new ones,
-so that the way back starts what served before with what it had.
+so that the way back starts what served before with what it had. What was replaced or forgotten is masked on: a server's
+log holds it in clear as well, for the same owner only, and is shown long afterwards.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import hmac
@@ -26,9 +28,12 @@ RECORDED = "adopted-"  # what a release's id begins with that stands for a recor
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BEFORE = ".before"  # a folder: the values as they were before the last change; names of secrets have no dot
+_EARLIER = ".earlier"  # a folder: NAME.DIGEST, the last values of each name that are no secrets any more
+_EARLIER_KEPT = 10  # of each name
 _CHANGED_BY = ".changed-by"  # the transaction that put the present values there and may have to take them back
 _SALT = ".salt"
 _LOOKS_SECRET = {"TOKEN", "KEY", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"}
+_LONGEST = 1 << 16  # characters of a secret, however it is written
 _LEAST = 4  # characters: a shorter line of a secret would turn every log into asterisks
 
 
@@ -52,6 +57,7 @@ def replace(layout: Layout, txn: str, values: Dict[str, Any]) -> None:
     files.make_private(folder / _BEFORE)
     for name, value in present.items():
         files.write(folder / _BEFORE / name, value.encode("utf-8"))
+    _remember(layout, {name: value for name, value in present.items() if values.get(name, value) != value})
     files.write(folder / _CHANGED_BY, txn.encode("utf-8"))
     for name, value in values.items():
         files.write(folder / name, value.encode("utf-8"))
@@ -65,14 +71,25 @@ def take_back(layout: Layout, txn: str) -> None:
         return
     before = _values(folder / _BEFORE)
     rejected = {name: value for name, value in _values(folder).items() if before.get(name) != value}
+    with contextlib.suppress(OSError):  # to be masked on; on a full disk going back counts more
+        _remember(layout, rejected)
     for name, value in before.items():
         files.write(folder / name, value.encode("utf-8"))
     for name in rejected:
         if name not in before:
             (folder / name).unlink()
     changed_by.unlink()
-    for name, value in rejected.items():  # the log still holds what the rejected server said: they are masked on
-        files.write(folder / _BEFORE / name, value.encode("utf-8"))
+
+
+def _remember(layout: Layout, values: Dict[str, str]) -> None:
+    """Keep values that are about to go, to be masked; of each name the last ones."""
+    folder = layout.secrets / _EARLIER
+    for name, value in values.items():
+        files.make_private(folder)
+        files.write(folder / f"{name}.{hashlib.sha256(value.encode('utf-8')).hexdigest()[:16]}", value.encode("utf-8"))
+        oldest_first = sorted(folder.glob(f"{name}.*"), key=lambda path: path.stat().st_mtime_ns)
+        for path in oldest_first[:-_EARLIER_KEPT]:
+            path.unlink()
 
 
 def load(layout: Layout, names: Iterable[str]) -> Dict[str, str]:
@@ -102,6 +119,10 @@ def _recorded(layout: Layout, release: str) -> Dict[str, str]:
     return {str(key): str(value) for key, value in kept["env"].items()} if isinstance(kept, dict) else {}
 
 
+def _looking_secret(environment: Dict[str, str]) -> Dict[str, str]:
+    return {name: value for name, value in environment.items() if _LOOKS_SECRET & set(name.upper().split("_"))}
+
+
 def names_of(release: Dict[str, Any]) -> Tuple[str, ...]:
     """The names of the secrets that a release's server is started with."""
     return tuple(release["launch"].get("secrets") or ())
@@ -121,10 +142,40 @@ def digests(layout: Layout) -> Dict[str, Any]:
 
 def forget(layout: Layout, needed: Iterable[str]) -> List[str]:
     """Remove every value that no release needs any more; gives the names."""
-    gone = sorted(set(_values(layout.secrets)) - set(needed))
+    present = _values(layout.secrets)
+    gone = sorted(set(present) - set(needed))
+    _remember(layout, {name: present[name] for name in gone})
     for name in gone:
         (layout.secrets / name).unlink()
     return gone
+
+
+def forget_recorded(layout: Layout, release: str) -> None:
+    """The same for what was recorded with an adopted release, whose folder is about to go."""
+    _remember(layout, _looking_secret(_recorded(layout, release)))
+
+
+_hidden: List[Layout] = []  # the services this process speaks for
+
+
+def hide(layout: Layout) -> None:
+    """From now on what this process says and keeps hides the secrets of this service."""
+    if layout not in _hidden:
+        _hidden.append(layout)
+
+
+def hidden(document: Any) -> Any:
+    """A JSON document masked for every service this process speaks for."""
+    for layout in _hidden:
+        document = mask_all(layout, document)
+    return document
+
+
+def cut(text: str, most: int) -> str:
+    """The first `most` characters of a text; masked before, since half a secret would not be known as one."""
+    if len(text) <= most:
+        return text
+    return str(hidden(text[: most + _LONGEST]))[:most]
 
 
 def mask(layout: Layout, text: str) -> str:
@@ -161,9 +212,9 @@ def _pattern(layout: Layout) -> "Optional[re.Pattern[str]]":
 def _compile(layout: Layout, _changed: Tuple[int, ...]) -> "Optional[re.Pattern[str]]":
     # A file is replaced by renaming, which the folder's time tells: the pattern lasts as long as that.
     values = {*_values(layout.secrets).values(), *_values(layout.secrets / _BEFORE).values()}
+    values.update(value for value in map(_read, (layout.secrets / _EARLIER).glob("*.*")) if value)
     for path in layout.releases.glob(f"{RECORDED}*/process.json"):
-        environment = _recorded(layout, path.parent.name)
-        values.update(value for name, value in environment.items() if _LOOKS_SECRET & set(name.upper().split("_")))
+        values.update(_looking_secret(_recorded(layout, path.parent.name)).values())
     forms = {form for value in values for form in _forms(value)}
     longest_first = sorted(forms, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first))) if forms else None
@@ -179,7 +230,8 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _folders(layout: Layout) -> Tuple[Path, ...]:
-    return layout.secrets, layout.secrets / _BEFORE, layout.releases, *layout.releases.glob(f"{RECORDED}*")
+    kept = (layout.secrets, layout.secrets / _BEFORE, layout.secrets / _EARLIER)
+    return *kept, layout.releases, *layout.releases.glob(f"{RECORDED}*")
 
 
 def _values(folder: Path) -> Dict[str, str]:

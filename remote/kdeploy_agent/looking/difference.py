@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional
 
 from kdeploy_agent.asking import logs
+from kdeploy_agent.ground import secrets
 
 
 class Drift(NamedTuple):
@@ -29,4 +30,4 @@ def shown(value: Any) -> str:
         return "there" if value else "gone"
     text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     text = logs.mask(text)
-    return text if len(text) <= 300 else f"{text[:300]}…"
+    return text if len(text) <= 300 else f"{secrets.cut(text, 300)}…"

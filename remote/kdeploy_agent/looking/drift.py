@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from kdeploy_agent.asking import client, logs
+from kdeploy_agent.change import evidence
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, manifests, processes, secrets
 from kdeploy_agent.ground.journal import Journal
@@ -27,6 +28,7 @@ _ASKED_WITHIN_S = 10.0
 
 APPLY = "kdeploy apply the profile"
 _RESTART = "kdeploy apply the profile (or `kdeploy stop`, then apply: the processes are started anew)"
+_ANEW = "kdeploy stop, then apply the profile: it is asked and confirmed anew"
 _OURS = {MARK, "KDEPLOY_SERVICE", "KDEPLOY_RELEASE", "SPT_NOENV"}
 _SET_BY_OTHERS = {"INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
 
@@ -76,6 +78,9 @@ class Look:
         yield from self._tree(release)
         yield from self._runtime(release)
         yield from self._secrets(release)
+        if self.layout.good() == live:
+            plan = "whole" if evidence.plan(self.layout, live).whole else "gone or damaged"
+            yield from self._same("evidence/plan.json: what it is asked after a reboot", "whole", plan, _ANEW)
         server, front = serving.server(self.layout, release), serving.front(self.layout, release)
         if self.stopped:
             yield from self._silence()
@@ -262,7 +267,7 @@ class Look:
             environ = processes.environ(pid)
             first = environ.get("PYTHONPATH", "").split(os.pathsep)[0] if MARK in environ else ""
             found = str(Path(first).resolve()) if first else "unknown"
-            name = f"{spec.name}: process {pid} ({processes.command(pid)[:40]}): first on its path"
+            name = f"{spec.name}: process {pid} ({secrets.cut(processes.command(pid), 40)}): first on its path"
             yield from self._same(name, str(Path(spec.tree).resolve()), found, _RESTART)
 
     def _ports(self, release: Dict[str, Any], front: Optional[Spec]) -> Iterator[Drift]:

@@ -31,6 +31,8 @@ def prune(layout: Layout, note: Callable[[str], None]) -> None:
     newest: List[str] = list(dict.fromkeys(one.release for one in reversed(transactions)))
     for folder in _folders(layout, "releases"):
         if folder not in startable and folder not in newest[:EVIDENCE_KEPT]:
+            if folder.startswith(secrets.RECORDED):
+                secrets.forget_recorded(layout, folder)
             files.wipe(layout.releases / folder)
             note(f"release {folder} removed")
     needed: Set[str] = set()
