@@ -21,6 +21,7 @@ def boot(layout: Layout) -> int:
 
     Gives an exit status: 0 when it serves, or is to stay stopped. What it does is in the journal, and told on stdout.
     """
+    secrets.hide(layout)
     with locking.wait_for(layout.lock) as lock:
         lock.name("the host itself", "boot")
         journal = Journal(layout.journal)
