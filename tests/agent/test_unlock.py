@@ -88,3 +88,24 @@ def test_only_who_holds_the_lock_is_found(rig: Rig) -> None:
         os.waitpid(child, 0)
         os.close(looking)
         lock.release()
+
+
+def test_removing_the_lock_frees_nothing(rig: Rig) -> None:
+    """It let a second change heal the first one away, which was well and watched."""
+    before = rig.apply("one")
+    assert rig.receive("two").ok
+    order = rig.order(rig.release("two"), soak_s=600)
+    rig.launch(order, accept=True)
+    rig.wait_for("OPEN:done")
+    held = rig.facts()["lock"]
+    rig.layout.lock.unlink()
+    assert rig.facts()["lock"] == held and held["txn"] == order["txn"]
+    for number in range(2):  # the first one has made a file
+        refused = rig.agent("begin", rig.order(rig.release("two", MORE=str(number)))).error
+        assert refused is not None and refused["kind"] == "locked" and "tester@here" in refused["message"]
+    assert rig.agent("recover").ok["healed"] is False
+    assert rig.journal()[-1] == "OPEN:done"
+    told = rig.agent("unlock", {"by": "me", "yes": True}).ok
+    assert told["ended"] and told["state"] == "ROLLED_BACK"
+    rig.serves(before)
+    rig.apply("two")

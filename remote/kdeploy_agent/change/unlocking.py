@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from kdeploy_agent.change import operate
@@ -46,37 +45,8 @@ def unlock(call: Call) -> Dict[str, Any]:
 
 
 def holders(layout: Layout) -> List[int]:
-    """Pids of every process that holds the service's lock: a handle of it that the kernel says is locked.
-
-    The name in the file may be anybody's: it is written by the holder, and can be damaged.
-    """
-    try:
-        wanted = layout.lock.stat()
-    except OSError:
-        return []
-    found = []
-    for pid in processes.pids():
-        if pid != os.getpid() and any(_locks(pid, handle, wanted) for handle in _handles(pid)):
-            found.append(pid)
-    return sorted(found)
-
-
-def _handles(pid: int) -> List[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names are all we need
-    except OSError:
-        return []
-
-
-def _locks(pid: int, handle: str, wanted: os.stat_result) -> bool:
-    try:
-        here = Path(f"/proc/{pid}/fd/{handle}").stat()
-        if (here.st_dev, here.st_ino) != (wanted.st_dev, wanted.st_ino):
-            return False
-        lines = Path(f"/proc/{pid}/fdinfo/{handle}").read_text("ascii", "replace").splitlines()
-        return any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in lines)
-    except OSError:
-        return False
+    """Pids of every process that holds the service's lock, though somebody may have removed its file."""
+    return sorted({pid for pid, _ in locking.handles(layout.lock)})
 
 
 def _end(layout: Layout) -> List[int]:
