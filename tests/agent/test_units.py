@@ -311,3 +311,19 @@ def test_last_words_that_cannot_be_had_are_told(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(units, "tail", cannot)
     assert units.words("server", 5) == ["kdeploy: its last words could not be had: journalctl says nothing for 5 s"]
+
+
+def test_a_full_disk_does_not_end_a_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(tmp_path, "local")
+    one = Spec("server", "r1", ("/bin/true",), {}, "/", str(layout.units / "server.tmp"), (), 1.0)
+    keeper = supervisor._Supervisor(layout, Supervised(layout), one, lambda _, spec: None)
+    keeper.starts, keeper.child = [1.0], os.getpid()
+    keeper.say("")
+    keeper.starts.append(2.0)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "files", SimpleNamespace(write=full, canonical=files.canonical))
+    keeper.say("")
+    assert (keeper.units.status("server").alive, keeper.units.status("server").restarts) == (True, 1)

@@ -6,6 +6,7 @@ keeper, and is found by its mark when it has to be stopped.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -149,7 +150,13 @@ class _Supervisor:
             "rotations": self.rotations,
             "note": note,
         }
-        files.write(self.units.path(self.spec.name, "pid"), files.canonical(state))
+        path, data = self.units.path(self.spec.name, "pid"), files.canonical(state)
+        try:
+            files.write(path, data)
+        except OSError:  # on a full disk there is no room beside it, but where it is: a server must not go unkept
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                file.write(data)
+                file.truncate()
 
 
 def _become(layout: Layout, spec: Spec) -> None:
