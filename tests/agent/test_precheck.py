@@ -206,3 +206,21 @@ def test_a_front_that_only_the_host_itself_reaches_is_told_to_whoever_is_elsewhe
         found = {one["check"]: one for one in rig.agent("precheck", request).ok["findings"]}["public address"]
         assert found["ok"] and found["warn"] == (warned and remote)
         assert ("serve.host: 0.0.0.0" in found["hint"]) == (warned and remote)
+
+
+def test_doctor_compares_the_files_of_what_is_live(rig: Any) -> None:
+    def live() -> Any:
+        findings = rig.agent("doctor", {"release": rig.release("one")}).ok["findings"]
+        return next((one for one in findings if one["check"] == "live tree"), None)
+
+    assert rig.receive("one").ok and live() is None  # nothing is
+    release = rig.apply("one")
+    assert live()["ok"] and not live()["warn"] and live()["detail"] == f"11 files of {release['id']} are as declared"
+    edited = rig.layout.tree(release["tree"]) / "crlf.txt"
+    edited.chmod(0o644)
+    edited.write_text("edited\n")
+    found = live()
+    assert found["ok"] and found["warn"] and found["detail"] == "1 file is not as declared: crlf.txt: differs"
+    assert "kdeploy verify" in found["hint"]
+    (rig.layout.release(release["id"]) / "release.json").write_text("{")
+    assert live()["warn"] and "damaged" in live()["detail"]

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
-from kdeploy_agent.ground import bounded, processes
+from kdeploy_agent.errors import AgentError
+from kdeploy_agent.ground import bounded, manifests, processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.protocol import Call
+from kdeploy_agent.keeping import adopted
 from kdeploy_agent.keeping.keeper import of as keeper_of
 from kdeploy_agent.looking import precheck
 from kdeploy_agent.looking.finding import Finding, doubt, well, wrong
@@ -30,6 +32,7 @@ def _look(call: Call) -> Iterator[Finding]:
     yield _git()
     yield from _rights(call.layout.root)
     yield from _serves(call.layout, release)
+    yield from _live(call.layout)
     yield from precheck.look(call, pushed=False)
 
 
@@ -81,3 +84,24 @@ def _serves(layout: Layout, release: Dict[str, Any]) -> Iterator[Finding]:
     if held:
         who = ", ".join(f"{one.command} (process {one.pid})" for one in held)
         yield wrong("serves now", f"port {port}: {who}", "`kdeploy adopt` records it as the way back, then apply")
+
+
+def _live(layout: Layout) -> Iterator[Finding]:
+    """Whether the files of what is live are as they were declared; what else may have drifted `verify` compares."""
+    live = layout.live()
+    if live is None:
+        return
+    try:
+        release = serving.read_release(layout, live)
+        if adopted.is_adopted(release):
+            changed, count = adopted.changed_files(layout, release)
+        else:
+            changed, count, _ = manifests.compare(layout.tree(release["tree"]), release["manifest"])
+    except (AgentError, OSError) as fault:
+        yield doubt("live tree", getattr(fault, "message", str(fault)), "`kdeploy verify`")
+        return
+    if changed:
+        told = "1 file is" if len(changed) == 1 else f"{len(changed)} files are"
+        yield doubt("live tree", f"{told} not as declared: {changed[0]}", "`kdeploy verify` names all that drifted")
+    else:
+        yield well("live tree", f"{count} files of {live} are as declared")
