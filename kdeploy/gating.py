@@ -44,6 +44,7 @@ class Trial:
             request_s=gate.request_s,
             lossless=how[0],
             why=how[1],
+            agreement=gate.agreement,
             soak_every_s=gate.soak_every_s,
         )
 

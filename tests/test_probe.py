@@ -311,6 +311,19 @@ def test_brief_says_what_is_wrong(engine: Any, text: str, said: str) -> None:
         ready.brief(server.url, plan()["brief"], soon(5))
 
 
+@pytest.mark.parametrize(("least", "passes"), [(0.5, True), (0.51, False), (1.0, False)])
+def test_brief_leaves_room_for_near_ties_late_in_an_answer(engine: Any, least: float, passes: bool) -> None:
+    """Greedy answers of a large model on a GPU part now and then; a garbled one parts at its first character."""
+    asks = [{**ask, "answer": "0123456789", "least": least} for ask in plan()["brief"]]
+    rows = [{**row("x"), "text": "01234xxxxx"}] * 2
+    server = engine(lambda *_: (200, json.dumps(rows).encode()))
+    if passes:
+        ready.brief(server.url, asks, soon(5))
+    else:
+        with pytest.raises(ready.NotReady, match="answered '01234xxxxx'"):
+            ready.brief(server.url, asks, soon(5))
+
+
 def test_brief_without_known_answers_wants_some_text(engine: Any) -> None:
     asks = [{**ask, "answer": None, "text": "?"} for ask in plan()["brief"][:1]]
     ready.brief(engine().url, asks, soon(5))

@@ -45,6 +45,7 @@ class Bounds:
     lossless: Lossless = "logprobs"  # see `reasking`
     why: str = ""  # lossless is as it is
     pace: bool = True  # whether speed is measured
+    agreement: float = 1.0  # share of a brief answer that must be as it was
     soak_every_s: float = 5.0  # between two questions after the opening
 
 
@@ -109,7 +110,8 @@ def probes(prompts: Sequence[Prompt], bounds: Bounds, model: str) -> dict[str, A
     together = [*_batches(texts, bounds.together), *_mixed(long, texts, max(bounds.together, default=0))]
     if len(chats) > 1 and bounds.chats > 1:
         together.append({"name": "chats", "how": "threads", "asks": list(map(_as_chat, chats[: bounds.chats]))})
-    brief = [{**_as_text(prompt), "answer": prompt.answer} for prompt in _briefest(texts)]
+    known = [(_as_text(prompt), prompt.answer) for prompt in _briefest(texts)]
+    brief = [{**ask, "answer": answer, "least": bounds.agreement} for ask, answer in known]
     some = 2 if bounds.quick else 6
     return {
         "protocol": PROTOCOL,

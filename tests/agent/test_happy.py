@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kdeploy_agent.ground.journal import Journal
@@ -46,6 +47,18 @@ def test_second_release_replaces_the_first_and_rollback_returns(rig: Any) -> Non
     assert rig.agent("begin", order).ok["state"] == "PROBED"
     assert rig.decide(order).ok["state"] == "CONFIRMED"
     rig.serves(first)
+
+
+def test_what_it_said_when_it_was_confirmed_is_what_it_is_to_say(rig: Any) -> None:
+    """An answer that nobody knew before is known from then on: a boot and a way back ask for it."""
+    assert rig.receive("one").ok
+    release = rig.release("one")
+    order = rig.order(release)
+    order["probes"]["brief"][0]["answer"] = None
+    assert rig.agent("begin", order).ok["state"] == "PROBED"
+    assert rig.decide(order).ok["state"] == "CONFIRMED"
+    kept = json.loads((rig.layout.evidence(release["id"]) / "plan.json").read_text())
+    assert kept["probes"]["brief"][0]["answer"] == f" Hello from {release['version']}"
 
 
 def test_stops_are_told_in_the_history_and_by_whom(rig: Any) -> None:

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, List
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
 
 from kdeploy_agent.ground import files, secrets
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.ground.order import Order
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a release is proven again: how long its start may take, seconds, and what it is asked then."""
+
+    start_s: float = 900.0  # what a profile gives that says nothing
+    brief: Tuple[Dict[str, Any], ...] = ()
+    whole: bool = False
+
+
+def plan(layout: Layout, release: str) -> Plan:
+    """The plan that a release was confirmed with; one that takes any answer where that is gone or damaged."""
+    try:
+        stored = files.read_json(layout.evidence(release) / "plan.json")
+        brief = tuple(stored["probes"].get("brief", []))
+        if all(isinstance(ask["name"], str) and ask.keys() >= {"kind", "max_tokens", "answer"} for ask in brief):
+            return Plan(float(stored["start_s"]), brief, True)
+    except (OSError, KeyError, TypeError, AttributeError, ValueError):
+        pass
+    return Plan()
 
 
 def seen(layout: Layout, release: str, transcript: Dict[str, Any]) -> None:
@@ -23,13 +45,25 @@ def judged(layout: Layout, release: str, verdict: Dict[str, Any]) -> None:
 def confirmed(layout: Layout, order: Order) -> None:
     """Keep the plan that a release was confirmed with, and what it showed then.
 
-    Later ones are compared with that, and not with what it was seen to do on a day on which it was rejected.
+    Later ones are compared with that, and not with what it was seen to do on a day on which it was rejected. So is the
+    release itself when it is started again: what it said then to the brief questions is what it is to say.
     """
     folder = layout.evidence(order.release["id"])
-    files.write(folder / "plan.json", files.ordered({"probes": order.probes, "start_s": order.start_s}))
     transcript = files.read_json(folder / "transcript.json")
+    probes = {**order.probes, "brief": _known(order.probes.get("brief", []), transcript)}
+    files.write(folder / "plan.json", files.ordered({"probes": probes, "start_s": order.start_s}))
     if transcript is not None:
         files.write(folder / "confirmed.json", files.canonical(transcript))
+
+
+def _known(brief: List[Dict[str, Any]], transcript: Any) -> List[Dict[str, Any]]:
+    """The brief questions with the answers that came, where none was known before."""
+    told = transcript.get("after", []) if isinstance(transcript, dict) else []
+    came = {one["name"]: one["text"] for one in told if one.get("error") is None and one.get("text")}
+    return [
+        {**ask, "answer": came[ask["name"]]} if ask.get("answer") is None and ask.get("name") in came else ask
+        for ask in brief
+    ]
 
 
 def rejected(layout: Layout, order: Order, reason: str, log: List[str]) -> None:
