@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kdeploy_agent.change.switch import Failed, Switch
 from kdeploy_agent.ground import files
 from kdeploy_agent.ground.layout import Layout
+from kdeploy_agent.keeping.supervised import Supervised
 from kdeploy_agent.trees import caches
 
 from .conftest import Rig, environment
@@ -25,7 +27,8 @@ def bytecode(layout: Layout, tree: str = TREE, module: str = "long") -> list[Pat
 def compiled(layout: Layout, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """Import a module of several blocks with the tree's caches."""
     folder.mkdir(exist_ok=True)
-    (folder / "long.py").write_text("".join(f"name_{number} = {number * 7!r} * 'x'\n" for number in range(3000)))
+    if not (folder / "long.py").exists():  # written again, it would be compiled again
+        (folder / "long.py").write_text("".join(f"name_{number} = {number * 7!r} * 'x'\n" for number in range(3000)))
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **caches.variables(layout, TREE)}
     return subprocess.run([sys.executable, "-c", "import long"], env=env, capture_output=True, timeout=60)
 
@@ -131,3 +134,39 @@ def test_no_cache_bars_the_way_back(rig: Rig) -> None:
     rig.serves(release)
     found = {one["check"]: one for one in rig.agent("precheck", {"release": release}).ok["findings"]}
     assert found["caches"]["warn"] and "Not a directory" in found["caches"]["detail"]
+
+
+@pytest.mark.parametrize(("said", "starts"), [("EOFError: marshal data too short", 2), ("CUDA out of memory", 1)])
+def test_bytecode_goes_only_when_it_may_be_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, starts: int
+) -> None:
+    layout = Layout(tmp_path, "local")
+    units, began = Supervised(layout), []
+    (layout.cache(TREE) / "pycache").mkdir(parents=True)
+
+    def start(*_: object) -> None:
+        began.append(said)
+        raise Failed("the server did not become ready")
+
+    switch = Switch(layout, units, lambda _: None)
+    monkeypatch.setattr(units, "words", lambda *_: ["Traceback", said])
+    monkeypatch.setattr(switch, "start", start)
+    with pytest.raises(Failed):
+        switch.serve({"id": "r1", "tree": TREE})
+    assert len(began) == starts and (layout.cache(TREE) / "pycache").exists() is (starts == 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "torn"),
+    [
+        ("EOFError: marshal data too short", True),
+        ("ValueError: bad marshal data (unknown type code)", True),
+        ("EOFError: Ran out of input", True),
+        ('File "<frozen importlib._bootstrap>", line 1\nSystemError: unknown opcode', True),
+        ("SystemError: of a library", False),
+        ("torch.OutOfMemoryError: CUDA out of memory", False),
+        ("", False),
+    ],
+)
+def test_what_torn_bytecode_says(said: str, torn: bool) -> None:
+    assert caches.torn(said) is torn

@@ -7,8 +7,9 @@ from typing import Any, Callable, Dict, List
 
 from kdeploy_agent.asking import client, ready, soaking
 from kdeploy_agent.asking.ready import First
+from kdeploy_agent.change import evidence
 from kdeploy_agent.errors import AgentError
-from kdeploy_agent.ground import files, processes
+from kdeploy_agent.ground import processes
 from kdeploy_agent.ground.layout import Layout
 from kdeploy_agent.keeping import adopted
 from kdeploy_agent.keeping.units import NAMES, Status, Units, name_holders
@@ -20,6 +21,7 @@ OPENS_WITHIN_S = 60.0
 _BRIEF_WITHIN_S = 120.0
 POLL_S = 0.02  # between looks at a file that another process of ours writes
 _SAID_WITHIN_S = 2.0
+_WORDS = 400  # lines of a server that ended: each of its processes may have a traceback of its own
 _ASK_S = 0.5  # the router logs an error for each request it cannot pass on: do not ask faster
 _STRIKES = 3  # SGLang 0.5.11 leaves a /health unanswered now and then: one silence proves nothing
 
@@ -108,13 +110,16 @@ class Switch:
 
         `start_s` is how long the start may take at least. Raises Failed when it is not what it was.
         """
-        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
-        within_s = max(float(plan.get("start_s", 0.0)), start_s)
+        plan = evidence.plan(self._layout, release["id"])
+        if not plan.whole:
+            self._note(f"the plan that {release['id']} was confirmed with is gone or damaged: any answer of it will do")
+        within_s = max(plan.start_s, start_s)
         try:
             self.start(release, within_s)
         except Failed as fault:  # what started before and ends now may have compiled on a full disk, or lost power
             alive = self.server_alive() or adopted.is_adopted(release)
-            if alive or not caches.drop_bytecode(self._layout, release["tree"]):
+            torn = caches.torn("\n".join(self._units.words("server", _WORDS)))
+            if alive or not torn or not caches.drop_bytecode(self._layout, release["tree"]):
                 raise
             self._note(f"{fault}\n{release['id']} is started once more, without its bytecode: that may be damaged")
             self._units.stop("server")
@@ -128,8 +133,7 @@ class Switch:
 
         An adopted server that answered none when it was found is asked none.
         """
-        plan = files.read_json(self._layout.evidence(release["id"]) / "plan.json") or {}
-        asks = plan.get("probes", {}).get("brief", [])
+        asks = list(evidence.plan(self._layout, release["id"]).brief)
         if not asks and adopted.is_adopted(release):
             return {"adopted": True, "asked": 0}
         try:

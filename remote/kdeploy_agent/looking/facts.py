@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from kdeploy_agent.asking import client
+from kdeploy_agent.change import evidence as evidence_of
 from kdeploy_agent.change import unlocking
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, manifests, secrets, systemctl
@@ -69,7 +70,7 @@ def evidence(call: Call) -> Dict[str, Any]:
 
 def _document(layout: Layout, release: str) -> Dict[str, Any]:
     """A release's document and the plan it was confirmed with; each may be null."""
-    plan = files.read_json(layout.evidence(release) / "plan.json")
+    plan = files.read_json(layout.evidence(release) / "plan.json") if evidence_of.plan(layout, release).whole else None
     return {"release": files.read_json(layout.release(release) / "release.json"), "plan": plan}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Dict
 
@@ -28,6 +29,7 @@ _FOLDERS = {
     "CUDA_CACHE_PATH": "cuda",
     "XDG_CACHE_HOME": "xdg",
 }
+_TORN = re.compile(r"EOFError|marshal data|Ran out of input|importlib[^\0]*SystemError|SystemError[^\0]*importlib")
 _BLOCK = 4096  # bytes: where a write that found no room ends
 
 
@@ -65,6 +67,11 @@ def sweep(layout: Layout, tree: str) -> None:
             with contextlib.suppress(FileNotFoundError):  # what serves from this tree may be writing
                 if path.suffix != ".pyc" or path.stat().st_size % _BLOCK == 0:  # another suffix: not renamed yet
                     path.unlink()
+
+
+def torn(said: str) -> bool:
+    """Whether a server's last words may come from bytecode that is only a part of itself, as Python reports that."""
+    return _TORN.search(said) is not None
 
 
 def drop_bytecode(layout: Layout, tree: str) -> bool:
