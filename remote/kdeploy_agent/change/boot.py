@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from kdeploy_agent.change import runner
-from kdeploy_agent.change.switch import Failed, Switch
+from kdeploy_agent.change import runner, way_back
+from kdeploy_agent.change.switch import Switch
 from kdeploy_agent.errors import AgentError
 from kdeploy_agent.ground import files, locking, secrets
 from kdeploy_agent.ground.journal import Journal
@@ -31,17 +31,21 @@ def boot(layout: Layout) -> int:
         if journal.stopped():
             _say("the service was stopped before; it stays stopped")
             return 0
-        release = layout.live() or layout.good()
-        if not layout.journal.exists():  # nothing says how far a change came: only what was confirmed is proven
-            release = layout.good()
-        if release is None:
+        # Without a journal nothing says how far a change came: only what was confirmed is proven.
+        live = layout.live() if layout.journal.exists() else None
+        wanted = way_back.releases(layout, {"id": ""}, live, layout.good())
+        if not wanted:
             _say("nothing was serving before")
-            return 0
-        for number in range(TRIES):
-            time.sleep(PAUSE_S if number else 0)
-            if _serve(layout, journal, release):
-                return 0
-        return 1
+        for release in wanted:
+            if release != wanted[0]:
+                _say(f"{release}, which was confirmed here before, is served instead")
+            for number in range(TRIES):
+                time.sleep(PAUSE_S if number else 0)
+                if _serve(layout, journal, release):
+                    return 0
+        if len(wanted) > 1:  # the next boot begins with what served last
+            files.point(layout.current, layout.release(wanted[0]))
+        return 1 if wanted else 0
 
 
 def _serve(layout: Layout, journal: Journal, release: str) -> bool:
@@ -57,10 +61,10 @@ def _serve(layout: Layout, journal: Journal, release: str) -> bool:
         switch.close()
         files.point(layout.current, layout.release(release))
         switch.serve(document)
-    except (AgentError, Failed, OSError) as fault:
+    except Exception as fault:  # whatever it is, there may be another release
         if keeper.going_down():
-            return False
-        reason = secrets.mask(layout, fault.message if isinstance(fault, AgentError) else str(fault))
+            raise  # it goes on when the host is back
+        reason = secrets.mask(layout, way_back.reason(fault))
         journal.append(verb="boot", release=release, phase="failed", reason=reason)
         _say(f"{release} does not serve: {reason}")
         _close(switch)
