@@ -228,6 +228,8 @@ def _not_right(facts: Facts, release: Release, secrets: Secrets) -> str | None:
         return f"{release.id} runs but does not answer: {facts.silent}"
     if facts.rehash_ok is not True:
         return f"the tree of {release.id} is not what was declared: {facts.rehash_detail or 'it is gone'}"
+    if facts.stopped:
+        return f"{release.id} serves, though {facts.stopped.get('by') or 'somebody'} stopped it, which still stands"
     return None
 
 

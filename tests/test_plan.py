@@ -50,6 +50,7 @@ CASES = [
     ({"answers": {"server": {"ok": True, "detail": ""}, "front": {"ok": True, "detail": ""}}}, (), "is live"),
     ({"rehash": {"ok": False, "detail": "a.py: differs"}}, ("push", *RESTART), "a.py: differs"),
     ({"rehash": None}, RESTART, "it is gone"),
+    ({"stopped": {"by": "carl", "at": 1.0}}, RESTART, "serves, though carl stopped it"),
     ({"lost": "kdeploy-local.service is not enabled"}, ("survive",), "gone after a reboot: kdeploy-local.service is"),
     ({"lost": "not enabled", "units": {"server": DEAD, "front": UNIT}}, RESTART, "server"),
 ]  # fmt: skip

@@ -46,7 +46,7 @@ def decide(call: Call) -> Dict[str, Any]:
     if not isinstance(accept, bool):
         raise AgentError("usage", "the request needs 'accept' as true or false")
     at = _find(layout, txn)
-    if at is None:
+    if at is None and (locking.holder(layout.lock) or {}).get("txn") != txn:
         raise AgentError("usage", f"there is no transaction {txn} on this host")
     verdict = {
         "accept": accept,
@@ -55,7 +55,7 @@ def decide(call: Call) -> Dict[str, Any]:
         "txn": txn,
         "at": round(time.time(), 3),
     }
-    if not at.finished:
+    if at is None or not at.finished:
         files.write_once(layout.transaction(txn) / "decision.json", files.canonical(verdict))
     return _watch(call, txn, lambda _: False)
 
@@ -78,7 +78,7 @@ def stop(call: Call) -> Dict[str, Any]:
     with locking.take(call.layout.lock, by, "stop"):
         runner.end_stopped(call.layout)
         journal, keeper = Journal(call.layout.journal), keeper_of(call.layout)
-        ran = any(keeper.status(name).alive for name in NAMES)
+        ran = any(keeper.status(name).alive or keeper.members(name) for name in NAMES)
         journal.append(verb="stop", by=by, phase="intent")
         Switch(call.layout, keeper, lambda text: call.emit("note", text=text)).shut()
         journal.append(verb="stop", by=by, phase="done")

@@ -46,6 +46,8 @@ class Run:
         self.release = order.release
         self.units = units or keeper_of(layout)
         self.journal = Journal(layout.journal)
+        self._at: Optional[Transaction] = None  # as we wrote it: somebody may cut the journal meanwhile
+        self._stopped = self.journal.stopped()
         self.switch = Switch(layout, self.units, self.note)
 
     def forward(self) -> None:
@@ -139,7 +141,7 @@ class Run:
         told = f"going back: {first}"
         self.note(told if len(told) <= _TOLD else f"{secrets.cut(told, _TOLD - 1)}…")
         evidence.rejected(self.layout, self.order, reason, self._last_words())
-        stays_stopped = self.journal.stopped()
+        stays_stopped = self._stopped
         wanted = [] if stays_stopped else way_back.releases(self.layout, self.release, at.previous, at.known_good)
         problems: List[str] = []
         for release in wanted:
@@ -284,8 +286,10 @@ class Run:
         self._write(state, DONE, reason=reason, note=note)
 
     def _write(self, state: str, phase: str, **fields: Any) -> None:
-        told = secrets.mask_all(self.layout, fields)
-        self.journal.append(txn=self.order.txn, state=state, phase=phase, **told)
+        at = self._now()
+        told = secrets.mask_all(self.layout, {**at.origin, **fields})
+        self._at = at.after(self.journal.append(txn=self.order.txn, state=state, phase=phase, **told))
 
     def _now(self) -> Transaction:
-        return self.journal.transactions()[self.order.txn]
+        txn = self.order.txn
+        return self._at or self.journal.transactions().get(txn, Transaction(txn))

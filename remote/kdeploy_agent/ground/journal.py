@@ -56,9 +56,14 @@ class Transaction:
         return round(max(0.0, self.opened - self.closed), 1)
 
     @property
+    def origin(self) -> Dict[str, Any]:
+        """What it set out to do, and from where: each of its lines says that, so that any one is enough to go back."""
+        return {key: getattr(self, key) for key in ("goal", "by", "release", "previous", "known_good")}
+
+    @property
     def touched(self) -> bool:
         """Whether anything may have been stopped."""
-        return "DRAINED" in self.states
+        return not {*self.states}.isdisjoint((*STATES[1:-1], "ROLLING_BACK"))
 
     def after(self, line: Dict[str, Any]) -> "Transaction":
         """The transaction once `line` was written."""
@@ -82,8 +87,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, **line: Any) -> None:
-        """Add one line and do not return before it is on disk."""
+    def append(self, **line: Any) -> Dict[str, Any]:
+        """Add one line and do not return before it is on disk; gives it as it was written."""
         line["at"] = round(time.time(), 3)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
@@ -100,6 +105,7 @@ class Journal:
             os.fsync(handle)
             os.close(handle)
         _crash_if_asked(line)
+        return line
 
     def lines(self) -> Iterator[Dict[str, Any]]:
         """Every whole line, oldest first."""
@@ -130,10 +136,13 @@ class Journal:
         return self.stop() is not None
 
     def stop(self) -> Optional[Dict[str, Any]]:
-        """The last line of the stop that still stands (`by`, `at`); None when none does."""
+        """The last line of the stop that still stands (`by`, `at`); None when none does.
+
+        One that was cut off does not: nobody was told that it is stopped, and it may serve.
+        """
         stop = None
         for line in self.lines():
-            if line.get("verb") == "stop":
+            if line.get("verb") == "stop" and line.get("phase") == DONE:
                 stop = line
             elif line.get("state") == "CONFIRMED" and line.get("phase") == DONE:
                 stop = None
