@@ -18,6 +18,7 @@ from kdeploy_agent.keeping.units import Spec, Status, Units
 
 _GRACE_S = 30.0
 _GOES_WITHIN_S = 20.0
+_SAID_WITHIN_S = 10.0  # nobody waits long for last words
 
 
 class Bystander:
@@ -82,10 +83,10 @@ class Bystander:
     def words(self, lines: int) -> List[str]:
         """The last lines it wrote, where its keeper has kept them."""
         if self.keeper.kind == "systemd":
-            found = systemctl.journal("--unit", self.keeper.name, lines=str(lines))
+            found = systemctl.journal("--unit", self.keeper.name, lines=str(lines), within_s=_SAID_WITHIN_S)
             return [line.decode("utf-8", "replace").rstrip() for line in found]
         if self.keeper.kind == "docker":
-            done = ancestry.docker("logs", "--tail", str(lines), self.keeper.name)
+            done = ancestry.docker("logs", "--tail", str(lines), self.keeper.name, seconds=_SAID_WITHIN_S)
             return (done.stdout + done.stderr).decode("utf-8", "replace").splitlines()[-lines:]
         return []
 
