@@ -89,7 +89,7 @@ def test_requests_are_answered_in_order(talk: Talk, trees: dict[str, Tree]) -> N
 def test_after_an_error_nothing_is_done(talk: Talk, trees: dict[str, Tree]) -> None:
     talk.say("receive", b"garbage\n", **tree_request(trees["one"]))
     talk.say("receive", trees["two"].bundle, **tree_request(trees["two"]))
-    assert talk.hear_answer()["error"]["kind"] == "integrity"
+    assert talk.hear_answer()["error"]["kind"] == "lacking"
     assert talk.hear() is None
     assert talk.child.wait(10) == 1
 
