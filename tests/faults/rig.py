@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,8 @@ class Rig:
             for name in names:
                 file = Path(parent).relative_to(below) / f"{name.partition('.')[0]}.py" if inside else None
                 if file is None or os.path.samefile(old / file, new / file):  # noqa: PTH121 - thousands of them
-                    os.link(Path(parent, name), folder / name)
+                    with suppress(FileExistsError):  # it was served before
+                        os.link(Path(parent, name), folder / name)
 
     @contextmanager
     def _served(self, trial: Trial) -> Iterator[First]:
