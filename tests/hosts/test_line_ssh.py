@@ -159,7 +159,7 @@ def test_another_release_and_back(box: Box) -> None:
     first = box.home_there.live()
     box.run("apply", "profiles/benign.yaml")
     assert box.home_there.live() != first
-    assert "a benign change" in box.run("logs", PROFILE, "-n", "400")
+    assert "a benign change" in box.run("logs", PROFILE, "-n", "4000")
     box.run("rollback", "profiles/benign.yaml")
     assert box.home_there.live() == box.home_there.good() == first
     assert box.says().startswith(" hurry")
