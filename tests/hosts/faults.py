@@ -180,7 +180,7 @@ def bundle_garbled(ground: Ground) -> None:
     for payload in (flipped, bundle[:-20], bundle[:middle], b"garbage\n" * 9, b""):
         done = ground.host.ssh(f"python3 /opt/kdeploy/agent/{agent.name} receive", stdin=line + payload)
         answer = json.loads(done.stdout.splitlines()[-1])
-        assert done.returncode == 1 and answer["error"]["kind"] in ("integrity", "fault"), answer
+        assert done.returncode == 1 and answer["error"]["kind"] in ("integrity", "lacking", "fault"), answer
         assert stamped["tree"] not in ground.home.trees()
 
 
