@@ -73,17 +73,25 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
     made.close()
 
 
+@pytest.fixture
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
+    """One whose beats leave a busy machine the time to answer them."""
+    made = Talk(str(tmp_path_factory.mktemp("talk")), BEAT_S=0.6, SILENCE_S=3)
+    yield made
+    made.close()
+
+
 def tree_request(tree: Tree) -> dict[str, str]:
     return {"tree": tree.tree, "commit": tree.commit, "manifest": tree.manifest}
 
 
-def test_requests_are_answered_in_order(talk: Talk, trees: dict[str, Tree]) -> None:
-    talk.say("history")
-    talk.say("receive", trees["one"].bundle, **tree_request(trees["one"]))
-    talk.say("facts")
-    assert talk.hear_answer() == {"result": {"transactions": []}}
-    assert talk.hear_answer()["result"]["files"] > 3
-    assert trees["one"].tree in talk.hear_answer()["result"]["service"]["trees"]
+def test_requests_are_answered_in_order(patient: Talk, trees: dict[str, Tree]) -> None:
+    patient.say("history")
+    patient.say("receive", trees["one"].bundle, **tree_request(trees["one"]))
+    patient.say("facts")
+    assert patient.hear_answer() == {"result": {"transactions": []}}
+    assert patient.hear_answer()["result"]["files"] > 3
+    assert trees["one"].tree in patient.hear_answer()["result"]["service"]["trees"]
 
 
 def test_after_an_error_nothing_is_done(talk: Talk, trees: dict[str, Tree]) -> None:
@@ -121,27 +129,27 @@ def test_beats_tell_that_it_works(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_nothing_is_begun_for_who_does_not_answer(talk: Talk, trees: dict[str, Tree], listens: bool) -> None:
+def test_nothing_is_begun_for_who_does_not_answer(patient: Talk, trees: dict[str, Tree], listens: bool) -> None:
     """What was sent ahead of a dead line would stop a server for nobody: beats without an answer show it."""
     two = trees["two"]
-    talk.say("receive", two.bundle[:10], claimed=len(two.bundle), **tree_request(two))
+    patient.say("receive", two.bundle[:10], claimed=len(two.bundle), **tree_request(two))
     began = time.monotonic()
     beats = 0
     for part in range(10, len(two.bundle), len(two.bundle) // 6):  # slow, but not too slow
-        time.sleep(0.2)
-        talk.write(two.bundle[part : part + len(two.bundle) // 6])
-    talk.say("history")
-    while "event" in (said := talk.hear()):
+        time.sleep(0.6)
+        patient.write(two.bundle[part : part + len(two.bundle) // 6])
+    patient.say("history")
+    while "event" in (said := patient.hear()):
         beats += 1
         if listens:
-            talk.write(b"\n")
+            patient.write(b"\n")
     assert said["result"]["files"] > 3
     assert beats >= 4, time.monotonic() - began
     if listens:
-        assert talk.hear() == {"result": {"transactions": []}}
+        assert patient.hear() == {"result": {"transactions": []}}
     else:
-        assert talk.hear() is None
-        assert talk.child.wait(10) == 1
+        assert patient.hear() is None
+        assert patient.child.wait(10) == 1
 
 
 def test_a_watcher_ends_when_nobody_listens(talk: Talk) -> None:
