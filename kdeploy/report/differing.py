@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from kdeploy.verdict.quoting import shared
+
 _PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 _MOST = 600
 """Pieces that are compared; comparing takes time that grows with their square, so longer rests count as different."""
@@ -34,20 +36,14 @@ def compare(one: str, other: str) -> Difference:
     if one == other:
         same = (Run(one, False),) if one else ()
         return Difference(same, same, None)
-    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     a, b = _PIECE.findall(one), _PIECE.findall(other)
-    head = _shared(a, b)
-    tail = _shared(a[head:][::-1], b[head:][::-1])
+    head = shared(a, b)
+    tail = shared(a[head:][::-1], b[head:][::-1])
     middle_a, middle_b = a[head : len(a) - tail], b[head : len(b) - tail]
     kept_a, kept_b = _kept(middle_a, middle_b)
     left = [(piece, False) for piece in a[:head]] + kept_a + [(piece, False) for piece in a[len(a) - tail :]]
     right = [(piece, False) for piece in b[:head]] + kept_b + [(piece, False) for piece in b[len(b) - tail :]]
-    return Difference(tuple(_runs(left)), tuple(_runs(right)), at)
-
-
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many pieces both begin with."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return Difference(tuple(_runs(left)), tuple(_runs(right)), shared(one, other))
 
 
 def _kept(one: list[str], other: list[str]) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:

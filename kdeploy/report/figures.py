@@ -9,9 +9,7 @@ from kdeploy.report.glance import Glance, Said
 from kdeploy.report.markup import Markup, element
 from kdeploy.report.pairs import FIRST
 from kdeploy.report.plots import Point, Row
-
-_JUDGED_FROM = 8
-"""Tokens of an answer from which its accept length says something."""
+from kdeploy.verdict.figures import LONG_ENOUGH
 
 
 def figures(seen: Glance, known: Glance | None, floor: float | None) -> Iterator[Markup]:
@@ -68,7 +66,7 @@ def _acceptance(seen: Glance) -> dict[str, list[float]]:
 def _mean_by(pairs: Iterable[tuple[str, Said]]) -> dict[str, list[float]]:
     tokens: dict[str, tuple[int, int]] = {}
     for label, one in pairs:
-        if one.steps is not None and one.n >= _JUDGED_FROM:
+        if one.steps is not None and one.n >= LONG_ENOUGH:
             n, steps = tokens.get(label, (0, 0))
             tokens[label] = (n + one.n, steps + one.steps)
     return {label: [n / steps] for label, (n, steps) in tokens.items()}

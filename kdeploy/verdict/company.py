@@ -8,7 +8,7 @@ from typing import Any
 
 from kdeploy.verdict.expectation import Check, Expectation, absent, failed, not_applicable, settle
 from kdeploy.verdict.prompts import probes
-from kdeploy.verdict.quoting import parting
+from kdeploy.verdict.quoting import parting, shared
 from kdeploy.verdict.seen import Answer, Transcript
 
 
@@ -111,8 +111,7 @@ def agreement(one: Answer, other: Answer) -> float:
 def common(one: Sequence[Any], other: Sequence[Any]) -> float:
     """The share of the longer sequence up to which both are the same."""
     longest = max(len(one), len(other))
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return same / longest if longest else 1.0
+    return shared(one, other) / longest if longest else 1.0
 
 
 def _question(answer: Answer) -> str:

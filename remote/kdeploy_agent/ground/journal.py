@@ -101,9 +101,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         if fresh:
-            handle = os.open(str(self.path.parent), os.O_RDONLY)
-            os.fsync(handle)
-            os.close(handle)
+            files.sync_folder(self.path.parent)
         _crash_if_asked(line)
         return line
 
