@@ -58,7 +58,7 @@ class Run:
         try:
             with self._step("PREPARED", **said):
                 self._prepare()
-            with self._step("DRAINED"):
+            with self._step("DRAINED", served=layout.live() is not None and not self.journal.stopped()):
                 self.switch.close()
             with self._step("CANDIDATE"):
                 first = self.switch.start(self.release, order.start_s, self._refused)

@@ -72,7 +72,7 @@ class Transaction:
         known = {key: line[key] for key in keys if key in line}
         seen = self.states if state in self.states else (*self.states, state)
         started = self.started or line["at"]
-        if state == "DRAINED" and self.closed is None and self.previous is not None:
+        if state == "DRAINED" and self.closed is None and line.get("served"):
             known["closed"] = line["at"]
         if line["phase"] == DONE and state in ("OPEN", "ROLLING_BACK"):
             known["opened"] = line["at"]

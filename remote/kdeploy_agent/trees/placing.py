@@ -64,7 +64,7 @@ def _twin(layout: Layout, tree: Path, commit: str) -> Optional[_Twin]:
 def _write(layout: Layout, tree: Path, commit: str, names: Set[str], twin: Optional[_Twin]) -> Path:
     """Write files beside the place of `tree`. Links are made in a tenth of the time that a filesystem needs for files.
 
-    Where two trees share a file, whoever writes into it changes both; then both are placed anew before they serve.
+    Where two trees share a file, whoever writes into it changes both; each is placed anew before it serves.
     """
     partial = tree.with_name(tree.name + ".partial")
     index = tree.with_name(tree.name + ".index")
